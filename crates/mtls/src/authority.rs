@@ -1,5 +1,4 @@
-//! A certificate authority for development and tests. Production brings its own certificates, from
-//! SPIRE, cert-manager or step-ca.
+//! A certificate authority for development and tests. Production uses certificates of SPIRE, cert-manager or step-ca.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
@@ -25,33 +24,33 @@ use crate::{
 pub const CA_CERTIFICATE: &str = "ca.crt";
 /// File name of the CA's private key in its folder.
 pub const CA_KEY: &str = "ca.key";
-/// For how many days `dpuctl pki init` makes a CA valid by default.
+/// Default validity of a CA of `dpuctl pki init`, in days.
 pub const CA_DAYS: u64 = 3650;
-/// For how many days `dpuctl pki issue` makes a certificate valid by default.
+/// Default validity of a certificate of `dpuctl pki issue`, in days.
 pub const CERTIFICATE_DAYS: u64 = 90;
 
-/// Why a CA could not be made or read, or a certificate not be issued.
+/// Why a CA could not be created or read, or a certificate could not be issued.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// The trust domain is not one.
+    /// The trust domain or the name is malformed.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// A file exists already; it is never overwritten.
+    /// The file exists and is not overwritten.
     #[error("{} exists already and is not overwritten", .0.display())]
     Exists(PathBuf),
-    /// There is no CA in the folder.
-    #[error("there is no CA in {}: make one with `dpuctl pki init --dir {}`", .0.display(), .0.display())]
+    /// The folder has no CA.
+    #[error("there is no CA in {}: create one with `dpuctl pki init --dir {}`", .0.display(), .0.display())]
     Missing(PathBuf),
-    /// A file can't be read or written.
+    /// A file cannot be read or written.
     #[error("cannot access {}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The CA's certificate is not one that this module made.
+    /// The CA's certificate was not created by this module.
     #[error("{} is no CA certificate made by `dpuctl pki init`: {reason}", path.display())]
     NotOurs {
         /// The file.
@@ -59,15 +58,15 @@ pub enum AuthorityError {
         /// What is missing.
         reason: String,
     },
-    /// The two files are of two CAs, as when one was replaced and the other was not.
+    /// Key and certificate belong to different CAs: only one of the files was replaced.
     #[error(
-        "{} and {} are not of one CA, so nobody would trust what it issues: restore both from one \
-         backup, or make a new CA with `dpuctl pki init --force --dir {}` and issue all certificates anew",
+        "{} and {} are not of one CA, so that no peer would trust its certificates: restore both from one \
+         backup, or create a new CA with `dpuctl pki init --force --dir {}` and issue all certificates again",
         .0.join(CA_KEY).display(), .0.join(CA_CERTIFICATE).display(), .0.display()
     )]
     KeyMismatch(PathBuf),
-    /// A certificate can't be made.
-    #[error("cannot make the certificate")]
+    /// A certificate cannot be created.
+    #[error("cannot create the certificate")]
     Make(#[from] rcgen::Error),
 }
 
@@ -80,7 +79,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// The key stays out of logs.
+/// Omits the key, which must not get into logs.
 impl std::fmt::Debug for Issued {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Issued").field("certificate", &self.certificate).finish_non_exhaustive()
@@ -88,11 +87,11 @@ impl std::fmt::Debug for Issued {
 }
 
 impl Issued {
-    /// Writes `<stem>.crt` and `<stem>.key` (mode 0600) into `folder`, which is made if it is missing, and
-    /// returns their paths. Earlier files of these names are replaced, each in one step.
+    /// Writes `<stem>.crt` and `<stem>.key` (mode 0600) into `folder`, which is created if missing, and returns their
+    /// paths. Existing files are replaced, each atomically.
     ///
     /// # Errors
-    /// [`AuthorityError::File`].
+    /// [`AuthorityError::File`] if a file cannot be written.
     pub fn save(&self, folder: &Path, stem: &str) -> Result<(PathBuf, PathBuf), AuthorityError> {
         let certificate = folder.join(format!("{stem}.crt"));
         let key = folder.join(format!("{stem}.key"));
@@ -119,10 +118,10 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes a new CA.
+    /// Creates a CA.
     ///
     /// # Errors
-    /// [`AuthorityError`], if `trust_domain` is not one.
+    /// [`AuthorityError`] if `trust_domain` is malformed.
     pub fn create(trust_domain: &str, validity: Validity) -> Result<Self, AuthorityError> {
         if !is_trust_domain(trust_domain) {
             return Err(IdentityError::TrustDomain(trust_domain.into()).into());
@@ -134,10 +133,10 @@ impl Authority {
         Ok(Self { trust_domain: trust_domain.into(), certificate, issuer })
     }
 
-    /// Reads the CA that [`Authority::save`] wrote into `folder`.
+    /// Reads the CA that [`Authority::save`] wrote to `folder`.
     ///
     /// # Errors
-    /// [`AuthorityError`], if it is not there or not usable.
+    /// [`AuthorityError`] if it is missing or invalid.
     pub fn open(folder: &Path) -> Result<Self, AuthorityError> {
         let path = folder.join(CA_CERTIFICATE);
         if !path.exists() {
@@ -154,43 +153,43 @@ impl Authority {
         Ok(Self { trust_domain, certificate, issuer })
     }
 
-    /// Writes certificate and key (mode 0600) into `folder`, which is made if it is missing.
+    /// Writes certificate and key (mode 0600) to `folder`, which is created if missing.
     ///
     /// # Errors
-    /// [`AuthorityError::Exists`], if there is a CA already, or [`AuthorityError::File`].
+    /// [`AuthorityError::Exists`] if the folder has a CA, or [`AuthorityError::File`].
     pub fn save(&self, folder: &Path) -> Result<(), AuthorityError> {
         make_folder(folder)?;
         create(&folder.join(CA_KEY), &self.issuer.key().serialize_pem(), 0o600)?;
         create(&folder.join(CA_CERTIFICATE), &self.certificate, 0o644)
     }
 
-    /// As [`Self::save`], but replaces a CA that may be there. Peers that trust the new one refuse all that
-    /// the old one has issued.
+    /// As [`Self::save`], but replaces an existing CA. Peers that trust the new CA refuse all certificates of the old
+    /// one.
     ///
     /// # Errors
-    /// [`AuthorityError::File`].
+    /// [`AuthorityError::File`] if a file cannot be written.
     pub fn save_over(&self, folder: &Path) -> Result<(), AuthorityError> {
         make_folder(folder)?;
         replace(&folder.join(CA_KEY), &self.issuer.key().serialize_pem(), 0o600)?;
         replace(&folder.join(CA_CERTIFICATE), &self.certificate, 0o644)
     }
 
-    /// The realm of the identities it certifies.
+    /// The trust domain of its certificates.
     #[must_use]
     pub fn trust_domain(&self) -> &str {
         &self.trust_domain
     }
 
-    /// Its own certificate, PEM: what peers have to trust.
+    /// Its own certificate in PEM, which peers must trust.
     #[must_use]
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Makes a key and a certificate for `name` in `role`.
+    /// Creates a key and a certificate for `name` in `role`.
     ///
     /// # Errors
-    /// [`AuthorityError`], if the name is not one.
+    /// [`AuthorityError`] if the name is malformed.
     pub fn issue(
         &self,
         role: Role,
@@ -238,7 +237,7 @@ fn params(common_name: &str, validity: Validity) -> CertificateParams {
     params
 }
 
-/// The trust domain in a CA certificate of ours.
+/// The trust domain in a CA certificate of this module.
 fn trust_domain(certificate: &str) -> Result<String, String> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
         .map_err(|error| error.to_string())?;
@@ -251,7 +250,7 @@ fn trust_domain(certificate: &str) -> Result<String, String> {
     .ok_or_else(|| "it names no trust domain".into())
 }
 
-/// The public key that a certificate is for: its SubjectPublicKeyInfo, DER.
+/// The certificate's public key: SubjectPublicKeyInfo, DER.
 fn public_key(certificate: &str) -> Result<Vec<u8>, String> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
         .map_err(|error| error.to_string())?;
@@ -271,7 +270,7 @@ fn make_folder(folder: &Path) -> Result<(), AuthorityError> {
 fn create(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
     let written = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).and_then(
         |mut file| {
-            // Whatever the umask is.
+            // `mode` of OpenOptions is subject to the umask; this is not.
             file.set_permissions(Permissions::from_mode(mode))?;
             file.write_all(content.as_bytes())
         },
@@ -282,7 +281,7 @@ fn create(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
     })
 }
 
-/// Replaces the file in one step, so that a program that follows it never reads a half.
+/// Replaces the file atomically, so that a program that follows it never reads a part.
 fn replace(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
     let mut next = path.as_os_str().to_owned();
     next.push(".new");

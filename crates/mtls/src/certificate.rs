@@ -1,4 +1,4 @@
-//! What is read out of a certificate besides its signature.
+//! Parses certificates.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,10 +11,10 @@ use crate::{
     validity::Validity,
 };
 
-/// Certificates hold until the end of the second that is their last.
+/// Certificates are valid until the end of their last second.
 const GRAIN: Duration = Duration::from_secs(1);
 
-/// Why a certificate says no identity.
+/// Why a certificate has no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateProblem {
     #[error("it is no X.509 certificate")]
@@ -27,7 +27,7 @@ pub(crate) enum CertificateProblem {
     Identity(#[from] IdentityError),
 }
 
-/// What is of interest in a certificate.
+/// Parsed fields of a certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub subject: String,
@@ -44,12 +44,12 @@ impl Facts {
             .map_or(&[][..], |extension| &extension.value.general_names);
         let uris: Vec<_> = names.iter().filter_map(uri).collect();
         let subject = parsed.subject().to_string();
-        // SPIFFE's issuers leave the subject empty.
+        // SPIFFE issuers leave the subject empty.
         let subject = if subject.is_empty() { uris.join(", ") } else { subject };
         Ok(Self { subject, validity: validity(&parsed), uris })
     }
 
-    /// The one identity that the certificate names. SPIFFE allows exactly one URI.
+    /// The certificate's identity. SPIFFE allows exactly one URI.
     pub(crate) fn identity(&self) -> Result<Identity, CertificateProblem> {
         match self.uris.as_slice() {
             [] => Err(CertificateProblem::NoIdentity),
@@ -59,10 +59,10 @@ impl Facts {
     }
 }
 
-/// When the first certificate of a chain ends: the holder's own, or one of its intermediates.
+/// When the first certificate of a chain expires: the holder's own, or an intermediate.
 ///
-/// A peer may show certificates that the path to the CA does not need. Those that had ended at `moment`,
-/// before the path was checked, can't have been part of it and are left out.
+/// A peer may send certificates that the path to the CA does not need. Those that had expired at `moment`, before the
+/// path was verified, cannot be part of it and are ignored.
 pub(crate) fn first_end(
     chain: &[CertificateDer<'_>],
     moment: SystemTime,
@@ -111,7 +111,7 @@ fn system_time(seconds: i64) -> SystemTime {
     if seconds < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
 }
 
-/// RFC 3339, UTC, such as `2026-05-01T12:00:00Z`.
+/// Formats a time as RFC 3339 in UTC, such as `2026-05-01T12:00:00Z`.
 pub(crate) fn date(time: SystemTime) -> String {
     OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_else(|_| "an unknown date".into())
 }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(first(&[3000]), Ok(after(3000)));
         assert_eq!(first(&[3000, 4000, 2000]), Ok(after(2000)));
         assert_eq!(first(&[1000, 2000]), Ok(after(1000)));
-        // Whatever had ended was no part of the path that was found good, except in its last second.
+        // An expired certificate was not part of the verified path, except in its last second.
         assert_eq!(first(&[3000, 4000, 999]), Ok(after(3000)));
         assert_eq!(first(&[3000, 1000]), Ok(after(1000)));
         assert_eq!(first(&[]), Err(CertificateProblem::Unreadable));

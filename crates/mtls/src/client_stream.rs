@@ -1,4 +1,4 @@
-//! The client's end of a connection.
+//! The client side of a connection.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::term::Term;
 
-/// A connection to a DPU, which ends with the DPU's certificates.
+/// A connection to a DPU. It ends when a certificate of the DPU's chain expires.
 #[derive(Debug)]
 pub struct ClientStream {
     pub(crate) stream: TlsStream<TcpStream>,

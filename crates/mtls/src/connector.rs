@@ -1,9 +1,10 @@
-//! Opening connections to a DPU.
+//! Opens connections to a DPU.
 //!
-//! In TLS 1.3 the client's handshake is over before the server has looked at the client's
-//! certificate. A refusal arrives as an alert where the first answer is expected, and gRPC shows it
-//! as "transport error". Therefore a connection counts as open only when the server's first bytes,
-//! its HTTP/2 settings, are there.
+//! In TLS 1.3 the client's handshake ends before the server has checked the client's certificate. A refusal arrives as
+//! an alert in place of the first answer, and gRPC reports it as "transport error". Therefore a connection counts as
+//! open only after the server's first bytes, its HTTP/2 settings.
+//!
+//! Locks: `pause` and `latest` are held briefly, never together. Any number of tasks open connections concurrently.
 
 use std::{
     error::Error,
@@ -40,105 +41,105 @@ use crate::{
     verifier::Outdated,
 };
 
-/// An idle connection is tried this often, so that a DPU that went away is noticed.
+/// Interval of HTTP/2 pings on an idle connection, which detect that the DPU is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the DPU may take to answer such a trial.
+/// How long the DPU may take to answer a ping.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may leave untaken what it is sent.
+/// How long the DPU may leave sent data unacknowledged (TCP_USER_TIMEOUT).
 const UNREAD: Duration = Duration::from_secs(30);
 
-/// Pauses after failed attempts: the first, and the longest. They double in between.
+/// Backoff after failed attempts: the first and the longest delay. It doubles in between.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// An address or name that no DPU can have.
+/// A malformed address or DPU name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// It is not `host:port`.
+    /// The address is not `host:port`.
     #[error("{0:?} is not of the form host:port, such as 192.168.100.2:7443")]
     Address(String),
-    /// The DPU's name is not one.
+    /// The DPU's name is malformed.
     #[error(transparent)]
     Name(#[from] IdentityError),
 }
 
-/// Why no connection could be opened.
+/// Why a connection could not be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The own certificate has expired since it was read.
+    /// The own certificate has expired since it was loaded.
     #[error("our certificate {identity} expired on {not_after}: renew it on this machine")]
     OwnExpired {
-        /// Whose it is.
+        /// Its holder.
         identity: Identity,
         /// Its last moment, RFC 3339.
         not_after: String,
     },
-    /// Nobody answers there.
+    /// The TCP connection failed.
     #[error("cannot connect to the DPU at {address}")]
     Dial {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// It took too long.
+    /// The attempt exceeded its time limit.
     #[error("the DPU at {address} did not answer within {deadline:?}")]
     TooSlow {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
-        /// The time it had.
+        /// The time limit.
         deadline: Duration,
     },
-    /// We refuse the server's certificate.
+    /// This side refuses the server's certificate.
     #[error("the server at {address} shows a certificate that is refused: {reason}")]
     ServerRefused {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
-        /// Why.
+        /// Why it is refused.
         reason: String,
     },
-    /// The DPU's certificate has expired, and nothing else is wrong with it.
+    /// The DPU's certificate has expired and is valid otherwise.
     #[error("the certificate of {dpu} at {address} expired on {not_after}: renew it on the DPU")]
     DpuExpired {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
-        /// Whose it is.
+        /// Its holder.
         dpu: Identity,
         /// Its last moment, RFC 3339.
         not_after: String,
     },
-    /// The DPU refuses our certificate.
+    /// The DPU refuses the own certificate.
     #[error("the DPU at {address} refused our certificate {identity}: {reason} (alert {alert})")]
     OwnRefused {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
-        /// Whose certificate was refused.
+        /// The holder of the refused certificate.
         identity: Identity,
-        /// What the alert most likely means.
+        /// The most likely meaning of the alert.
         reason: &'static str,
         /// The TLS alert.
         alert: String,
     },
-    /// The other side closed the connection right after the handshake.
+    /// The DPU closed the connection right after the handshake.
     #[error("the DPU at {address} closed the connection at once; it may be at its limit")]
     Closed {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
     },
-    /// TLS failed otherwise.
+    /// TLS failed for another reason.
     #[error("the TLS handshake with {address} failed")]
     Tls {
-        /// Where.
+        /// The DPU's address.
         address: Arc<str>,
-        /// What failed.
+        /// The TLS error.
         source: Arc<io::Error>,
     },
 }
 
 impl ConnectError {
-    /// Whether a certificate is to blame, ours or theirs, rather than the way to the DPU.
+    /// Whether a certificate of either side caused the error, not the network.
     #[must_use]
     pub fn is_certificate(&self) -> bool {
         matches!(
@@ -150,7 +151,7 @@ impl ConnectError {
         )
     }
 
-    /// Finds the reason inside an error that tonic wrapped around it, such as a `tonic::Status`.
+    /// Finds a [`ConnectError`] in the source chain of an error such as a `tonic::Status`.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let mut next = Some(error);
@@ -164,7 +165,7 @@ impl ConnectError {
     }
 }
 
-/// Opens connections to one DPU. Clones share their memory of failures.
+/// Opens connections to one DPU. Clones share the backoff.
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(crate) credentials: LiveCredentials,
@@ -175,8 +176,8 @@ pub struct Connector {
     latest: Arc<Mutex<Option<Lifetime>>>,
 }
 
-/// While a DPU can't be reached, only one caller in a while tries; the others learn at once what
-/// came of it, instead of queueing for their turn to wait.
+/// Backoff while the DPU is not reachable. Only one caller per delay tries; the others get its error at once instead of
+/// queueing.
 #[derive(Debug, Default)]
 struct Pause {
     length: Duration,
@@ -184,11 +185,11 @@ struct Pause {
 }
 
 impl Connector {
-    /// A connector to the DPU named `dpu` of our trust domain, at `address` (`host:port`). An
-    /// attempt takes `deadline` at most.
+    /// A connector to the DPU `dpu` of the own trust domain, at `address` (`host:port`). An attempt takes at most
+    /// `deadline`.
     ///
     /// # Errors
-    /// [`EndpointError`], if address or name are malformed.
+    /// [`EndpointError`] if address or name are malformed.
     pub fn new(
         credentials: LiveCredentials,
         address: &str,
@@ -202,26 +203,26 @@ impl Connector {
         Ok(Self { credentials, address: address.into(), dpu, deadline, pause, latest })
     }
 
-    /// Whether a connector could be made to a DPU of this trust domain, name and address.
+    /// Checks trust domain, name and address of a DPU.
     ///
     /// # Errors
-    /// [`EndpointError`], if not.
+    /// [`EndpointError`] if one of them is malformed.
     pub fn check(trust_domain: &str, address: &str, dpu: &str) -> Result<(), EndpointError> {
         Identity::new(trust_domain, Role::Dpu, dpu)?;
         check_address(address)
     }
 
-    /// A channel that connects when it is first used, and again whenever the connection broke.
-    /// Calls fail at once while the DPU can't be reached; [`ConnectError::find`] tells why.
+    /// A channel that connects at its first use, and again after a broken connection. While the DPU is not reachable
+    /// calls fail at once; [`ConnectError::find`] returns the reason.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.endpoint().connect_with_connector_lazy(self.clone())
     }
 
-    /// A channel that is connected.
+    /// Opens a channel and waits until it is connected.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// [`ConnectError`] if the connection could not be opened.
     pub async fn connect(&self) -> Result<Channel, ConnectError> {
         let connected = self.endpoint().connect_with_connector(self.clone()).await;
         connected.map_err(|error| match ConnectError::find(&error) {
@@ -233,8 +234,8 @@ impl Connector {
         })
     }
 
-    /// The address is only told to the server; dialling is ours, and so is TLS: for `https` tonic would
-    /// do it once more. `new` has seen that it parses.
+    /// The `http` scheme keeps tonic from adding TLS a second time: this connector dials and does TLS itself. `new` has
+    /// checked that the address parses.
     fn endpoint(&self) -> Endpoint {
         Endpoint::from_shared(format!("http://{}", self.address))
             .unwrap_or_else(|_| Endpoint::from_static("http://dpu"))
@@ -243,7 +244,7 @@ impl Connector {
             .keep_alive_while_idle(true)
     }
 
-    /// How long the connection lasts that was opened last.
+    /// The lifetime of the latest connection.
     pub(crate) fn latest(&self) -> MutexGuard<'_, Option<Lifetime>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,7 +265,7 @@ impl Connector {
         let own = self.credentials.current();
         Self::check_own(&own)?;
         let stream = self.dial().await.map_err(|error| self.dial_failed(error))?;
-        // Before the verifier looks: what has ended by now it won't have accepted.
+        // Taken before the verifier runs: it accepts no certificate that had expired at this time.
         let begun = SystemTime::now();
         let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
@@ -294,8 +295,8 @@ impl Connector {
         own: &Credentials,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        // Never looked at: the verifier knows the server by the identity in its certificate. Of an IP
-        // address rustls tells the server nothing.
+        // The name is not checked: the verifier identifies the server by its certificate. rustls sends no SNI for an IP
+        // address.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         let outdated = Outdated::default();
         let config = own.client_config(self.dpu.clone(), outdated.clone());
@@ -323,7 +324,7 @@ impl Connector {
         }
     }
 
-    /// The end of the chain that the verifier has accepted.
+    /// The end of the chain that the verifier accepted.
     fn term(&self, stream: &TlsStream<TcpStream>, begun: SystemTime) -> Result<Term, ConnectError> {
         let shown = stream.get_ref().1.peer_certificates();
         let none = || self.tls_failed(io::Error::other("the server showed no certificate"));
@@ -339,6 +340,7 @@ impl Connector {
 
     fn remember(&self, error: Option<&ConnectError>) {
         let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        // One success ends the backoff for all clones.
         let Some(error) = error else {
             *pause = Pause::default();
             return;

@@ -1,4 +1,4 @@
-//! One consistent set of own certificate, key and CA, read and checked as a whole.
+//! A consistent set of own certificate, key and CA, read and checked together.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
@@ -20,16 +20,16 @@ use crate::{
     verifier::{ExpectClients, ExpectServer, Outdated},
 };
 
-/// An own certificate with its key, and the CA that peers are checked by. Cheap to clone.
+/// An own certificate with its key, and the CA for peers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Credentials(Arc<Inner>);
 
 struct Inner {
-    /// Of the files' content.
+    /// Digest of the files.
     digest: String,
     identity: Identity,
     validity: Validity,
-    /// Of the certificate and its intermediates.
+    /// When the first of the certificate and its intermediates expires.
     first_end: SystemTime,
     ca_validity: Validity,
     own: Arc<CertifiedKey>,
@@ -37,7 +37,7 @@ struct Inner {
     clients: ExpectClients,
 }
 
-/// The key stays out of logs.
+/// Omits the key, which must not get into logs.
 impl fmt::Debug for Inner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Credentials")
@@ -48,62 +48,60 @@ impl fmt::Debug for Inner {
 }
 
 impl Credentials {
-    /// Reads and checks the files: they parse, other users can't change them, the key is closed to others and belongs to
-    /// the certificate, the certificate is valid now and passes under the CA for its role's use, and it
-    /// names an identity of the trust domain and of one of `roles`.
+    /// Reads and checks the files. Each must parse, and other users must not be able to change it or to read the key.
+    /// The key must belong to the certificate, which must be valid now, be trusted by the CA for its role's use, and
+    /// have an identity of the trust domain with one of `roles`.
     ///
-    /// Files that are being replaced may not match for a moment, so they are read again once.
+    /// Files that are being replaced may not match for a moment, so that a mismatch is read a second time.
     ///
     /// # Errors
-    /// [`CredentialsError`], which names the file and what to do.
+    /// [`CredentialsError`] with the file and what to do.
     pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
-        let credentials = once_more_if_torn(|| Self::of(settings, &Files::read(settings)?))?;
+        let credentials = retry_on_mismatch(|| Self::of(settings, &Files::read(settings)?))?;
         credentials.require_role(settings, roles)?;
         Ok(credentials)
     }
 
-    /// Whose certificate it is.
+    /// The identity in the certificate.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
     }
 
-    /// From when until when the certificate is valid.
+    /// The certificate's validity.
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.0.validity
     }
 
-    /// The last moment of what is shown to peers: of the certificate, or of an intermediate one that ends
-    /// before it.
+    /// When the first of the certificate and its intermediates expires.
     pub(crate) fn first_end(&self) -> SystemTime {
         self.0.first_end
     }
 
-    /// From when until when the CA's certificate is valid; of several, that one whose end comes first.
+    /// The validity of the CA's certificate; of several the one that expires first.
     #[must_use]
     pub fn ca_validity(&self) -> Validity {
         self.0.ca_validity
     }
 
-    /// Whether the files hold what these credentials were made of.
+    /// Whether the files have the content of these credentials.
     pub(crate) fn are_of(&self, files: &Files) -> bool {
         self.0.digest == files.digest()
     }
 
-    /// Whether both are from the same reading of the files.
+    /// Whether both come from the same reading of the files.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The settings of a server of this certificate. Nothing is resumed, so that every connection
-    /// is checked against the certificates and the CA of its own time. For one handshake: `outdated` is
-    /// told of its client.
+    /// TLS settings for one handshake as a server. Sessions are never resumed, so that every connection is checked
+    /// against the certificates and the CA of its time. `outdated` receives the client of an outdated certificate.
     pub(crate) fn server_config(&self, outdated: Outdated) -> Result<ServerConfig, Error> {
         let own = SingleCertAndKey::from(Arc::clone(&self.0.own));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)?
-            .with_client_cert_verifier(Arc::new(self.0.clients.telling(outdated)))
+            .with_client_cert_verifier(Arc::new(self.0.clients.reporting_to(outdated)))
             .with_cert_resolver(Arc::new(own));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -111,8 +109,8 @@ impl Credentials {
         Ok(config)
     }
 
-    /// The settings of a client with this certificate that wants to talk to `expected` alone. For one
-    /// handshake: `outdated` is told of its server.
+    /// TLS settings for one handshake as a client of `expected`. `outdated` receives the server of an outdated
+    /// certificate.
     pub(crate) fn client_config(
         &self,
         expected: Identity,
@@ -161,8 +159,8 @@ impl Credentials {
     }
 }
 
-/// Reads files that may be about to be replaced, one after the other, while they are read.
-fn once_more_if_torn<T>(
+/// Reads again after a mismatch: the files may be in the middle of a replacement, which is not atomic.
+fn retry_on_mismatch<T>(
     read: impl Fn() -> Result<T, CredentialsError>,
 ) -> Result<T, CredentialsError> {
     match read() {
@@ -177,10 +175,10 @@ mod tests {
 
     use super::*;
 
-    /// What comes of reading files that are found as told, and how often they are read.
+    /// Whether reading succeeds if the reads return `found` in turn, and the number of reads.
     fn read(found: [fn() -> Result<(), CredentialsError>; 2]) -> (bool, usize) {
         let reads = Cell::new(0);
-        let passed = once_more_if_torn(|| {
+        let passed = retry_on_mismatch(|| {
             reads.set(reads.get() + 1);
             found[reads.get() - 1]()
         });
@@ -189,16 +187,16 @@ mod tests {
 
     #[test]
     fn mismatched_files_are_read_twice() {
-        let good = || Ok(());
+        let valid = || Ok(());
         let torn =
             || Err(CredentialsError::KeyMismatch { key: "k".into(), certificate: "c".into() });
         let missing = || {
             let source = std::io::ErrorKind::NotFound.into();
             Err(CredentialsError::Read { item: crate::Item::Key, path: "k".into(), source })
         };
-        assert_eq!(read([good, good]), (true, 1));
-        assert_eq!(read([torn, good]), (true, 2));
+        assert_eq!(read([valid, valid]), (true, 1));
+        assert_eq!(read([torn, valid]), (true, 2));
         assert_eq!(read([torn, torn]), (false, 2));
-        assert_eq!(read([missing, good]), (false, 1));
+        assert_eq!(read([missing, valid]), (false, 1));
     }
 }

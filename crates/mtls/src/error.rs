@@ -1,10 +1,10 @@
-//! Why credentials can't be used.
+//! Errors of credentials.
 
 use std::{fmt, io, path::PathBuf};
 
 use crate::identity::Identity;
 
-/// Which of the three files.
+/// One of the three files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
     /// The trusted CA certificates.
@@ -25,31 +25,31 @@ impl fmt::Display for Item {
     }
 }
 
-/// Why credentials can't be used. Each text names the file and what to do.
+/// Why credentials are refused. Each text names the file and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// A file can't be read.
+    /// A file cannot be read.
     #[error("cannot read {item} {}", path.display())]
     Read {
         /// Which file.
         item: Item,
         /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid content.
     #[error("{item} {} can't be used: {reason}", path.display())]
     Unusable {
         /// Which file.
         item: Item,
         /// Its path.
         path: PathBuf,
-        /// What is wrong with its content.
+        /// What is wrong with the content.
         reason: String,
     },
-    /// Others can read or change the key. The group may read one of root's.
+    /// Other users can read or change the key. The group of a key of root may read it.
     #[error(
         "private key {} has mode {mode:04o}, which lets others read or change it: \
          run `chmod 600` on it", path.display()
@@ -60,7 +60,7 @@ pub enum CredentialsError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Every user can change a certificate or the CA file.
+    /// All users can change a certificate or the CA file.
     #[error(
         "{item} {} has mode {mode:04o}, which lets other users change it: run `chmod o-w` on it",
         path.display()
@@ -73,7 +73,7 @@ pub enum CredentialsError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Another user owns a file, and so can change it.
+    /// Another user owns a file and so can change it.
     #[error(
         "{item} {} belongs to user {owner}, who can change it: run `chown {user}` on it",
         path.display()
@@ -85,10 +85,10 @@ pub enum CredentialsError {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Whom it must belong to, unless it is root's.
+        /// Required owner, unless root owns it.
         user: u32,
     },
-    /// The key belongs to another certificate. Happens for a moment while both are replaced.
+    /// The key belongs to another certificate. This also happens briefly while both are replaced.
     #[error(
         "private key {} does not belong to certificate {}: replace both together",
         key.display(), certificate.display()
@@ -99,7 +99,7 @@ pub enum CredentialsError {
         /// The certificate's path.
         certificate: PathBuf,
     },
-    /// The certificate is no longer valid.
+    /// The certificate has expired.
     #[error("certificate {} ({subject}) expired on {not_after}: renew it", path.display())]
     Expired {
         /// The certificate's path.
@@ -122,7 +122,7 @@ pub enum CredentialsError {
         /// Its first moment, RFC 3339.
         not_before: String,
     },
-    /// The certificate does not pass under the own CA.
+    /// The own CA does not verify the certificate.
     #[error(
         "certificate {} ({subject}) does not pass under CA file {}: {reason}",
         path.display(), ca.display()
@@ -134,12 +134,12 @@ pub enum CredentialsError {
         subject: String,
         /// The CA file's path.
         ca: PathBuf,
-        /// Why not.
+        /// Why it is not verified.
         reason: String,
         /// Whether an intermediate certificate has expired or is not valid yet.
         is_of_dates: bool,
     },
-    /// The certificate belongs to another trust domain than the configuration says.
+    /// The certificate belongs to another trust domain than the configured one.
     #[error(
         "certificate {} belongs to {identity}, which is outside the configured trust domain \
          {trust_domain:?}", path.display()
@@ -147,35 +147,35 @@ pub enum CredentialsError {
     TrustDomain {
         /// The certificate's path.
         path: PathBuf,
-        /// Whose it is.
+        /// The identity in the certificate.
         identity: Identity,
         /// The configured trust domain.
         trust_domain: String,
     },
-    /// The certificate is of a role that this program can't use.
+    /// This program cannot use the certificate's role.
     #[error("certificate {} belongs to {identity}; this program needs one of role {wanted}", path.display())]
     Role {
         /// The certificate's path.
         path: PathBuf,
-        /// Whose it is.
+        /// The identity in the certificate.
         identity: Identity,
-        /// The roles that would do.
+        /// The accepted roles.
         wanted: String,
     },
-    /// A replaced certificate belongs to somebody else.
-    #[error("certificate {} belongs to {found}, but this program runs as {expected}: restart it to change who it is", path.display())]
+    /// A replaced certificate has another identity.
+    #[error("certificate {} belongs to {found}, but this program runs as {expected}: restart it to change its identity", path.display())]
     OtherIdentity {
         /// The certificate's path.
         path: PathBuf,
-        /// Whose it is.
+        /// The identity in the new certificate.
         found: Identity,
-        /// Whose the certificate before it is.
+        /// The identity in the previous certificate.
         expected: Identity,
     },
 }
 
 impl CredentialsError {
-    /// Whether only the dates of certificates are wrong, or this machine's clock.
+    /// Whether only dates of certificates or the machine's clock are wrong.
     #[must_use]
     pub const fn is_of_dates(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Reading and checking the three files, step by step.
+//! Reads and checks the three files.
 
 use std::{
     fs::Metadata,
@@ -28,15 +28,15 @@ use crate::{
     verifier::{ExpectClients, check_server_chain},
 };
 
-/// Largest file that is read, in bytes.
+/// Largest accepted file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
 
-/// What a key's group and others may not do.
+/// Permission bits that a key must not have.
 const OPEN_TO_OTHERS: u32 = 0o077;
-/// Likewise where root owns it. Kubernetes gives root's secrets to a pod's group to read (`fsGroup`),
-/// and so does Debian with `ssl-cert`: who is in the group is root's choice, and nobody else's.
+/// Permission bits that a key of root must not have. Its group may read it: Kubernetes gives secrets of root to a pod's
+/// group (`fsGroup`), and Debian does the same with `ssl-cert`. Only root can add members to the group.
 const OPEN_TO_OTHERS_THAN_ROOTS_GROUP: u32 = 0o037;
-/// Permission bit of a file that every user may write.
+/// Permission bit of a file that all users may write.
 const WRITABLE_FOR_OTHERS: u32 = 0o002;
 
 /// The content of the three files.
@@ -50,7 +50,7 @@ impl Files {
     /// Reads the files of `settings`.
     ///
     /// # Errors
-    /// [`CredentialsError`]: a file can't be read, or other users could change it.
+    /// [`CredentialsError`] if a file cannot be read or other users could change it.
     pub(crate) fn read(settings: &TlsSettings) -> Result<Self, CredentialsError> {
         Ok(Self {
             ca: read(Item::Ca, &settings.ca)?,
@@ -59,7 +59,7 @@ impl Files {
         })
     }
 
-    /// Differs for files with different content.
+    /// A digest of all three files.
     pub(crate) fn digest(&self) -> String {
         [&self.ca, &self.certificate, &self.key].map(|content| sha256(content)).concat()
     }
@@ -69,15 +69,15 @@ impl Files {
 pub(crate) struct OwnCertificate {
     pub certified_key: CertifiedKey,
     pub facts: Facts,
-    /// Of the certificate and its intermediates.
+    /// When the first of the certificate and its intermediates expires.
     pub first_end: SystemTime,
     pub identity: Identity,
 }
 
-/// The CA certificates that are trusted.
+/// The trusted CA certificates.
 pub(crate) struct Trusted {
     pub roots: Arc<RootCertStore>,
-    /// Of that one among them whose end comes first.
+    /// The validity of the certificate that expires first.
     pub validity: Validity,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn trusted(settings: &TlsSettings, files: &Files) -> Result<Trusted, 
     Ok(Trusted { roots: Arc::new(roots), validity })
 }
 
-/// What clients must pass, as a server with this CA.
+/// The verifier of clients, for a server with this CA.
 pub(crate) fn client_verifier(
     settings: &TlsSettings,
     roots: &Arc<RootCertStore>,
@@ -119,8 +119,7 @@ pub(crate) fn own_certificate(
     Ok(OwnCertificate { certified_key, facts, first_end, identity })
 }
 
-/// Checks the own chain as a peer will: what would be refused there is refused here, with the
-/// reason.
+/// Verifies the own chain as a peer would, so that an invalid chain is refused here, with the reason.
 pub(crate) fn check_chain(
     settings: &TlsSettings,
     own: &OwnCertificate,
@@ -154,7 +153,7 @@ const fn is_of_dates(error: &Error) -> bool {
     )
 }
 
-/// The certificates in a PEM file: at least one.
+/// Parses the certificates of a PEM file, at least one.
 fn certificates(
     item: Item,
     path: &Path,
@@ -196,7 +195,7 @@ fn identity(settings: &TlsSettings, facts: &Facts) -> Result<Identity, Credentia
     Ok(identity)
 }
 
-/// Joins certificate and key, which must belong together.
+/// Joins certificate and key. Fails if they do not belong together.
 fn certified_key(
     settings: &TlsSettings,
     chain: Vec<CertificateDer<'static>>,
@@ -226,8 +225,8 @@ fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
     Ok(content)
 }
 
-/// Whether other users could change the file, or read the key. `metadata` is of the open file, not of the path, so that
-/// the file can't be exchanged in between.
+/// Refuses a file that other users can change, or a key that they can read. `metadata` is of the open file, not of the
+/// path, so that the file cannot be exchanged in between.
 fn check_access(item: Item, path: &Path, metadata: &Metadata) -> Result<(), CredentialsError> {
     let path = path.to_owned();
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);

@@ -1,20 +1,20 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// Longest trust domain and longest name in an [`Identity`], in bytes: that of a DNS name.
+/// Longest trust domain and longest name in an [`Identity`], in bytes: the limit of DNS names.
 pub const NAME_LIMIT: usize = 253;
 
 const SCHEME: &str = "spiffe://";
 
-/// What a certificate's holder is.
+/// The role of a certificate's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// A host: its agent reaches its own attachments and VFs.
+    /// A host. Its agent reaches only its own attachments and VFs.
     Host,
-    /// A DPU: the only role that serves.
+    /// A DPU: the only role of servers.
     Dpu,
-    /// An operator, who may change things.
+    /// An operator with all permissions.
     Operator,
-    /// An operator, who may only look.
+    /// An operator with read permission.
     Viewer,
 }
 
@@ -22,7 +22,7 @@ impl Role {
     /// All roles.
     pub const ALL: [Role; 4] = [Role::Host, Role::Dpu, Role::Operator, Role::Viewer];
 
-    /// Its name in identities, such as `host`.
+    /// The role's name in identities, such as `host`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl FromStr for Role {
     }
 }
 
-/// Who a certificate's holder is, shown as `spiffe://<trust domain>/<role>/<name>`. Cheap to clone.
+/// The identity of a certificate's holder, displayed as `spiffe://<trust domain>/<role>/<name>`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     trust_domain: Arc<str>,
@@ -58,11 +58,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of `name` in `trust_domain`.
+    /// Creates the identity of `name` in `trust_domain`.
     ///
-    /// # Errors
-    /// [`IdentityError`], if trust domain or name are empty, longer than [`NAME_LIMIT`] or hold
-    /// other characters than they may.
+    /// [`IdentityError`] if trust domain or name are empty, longer than [`NAME_LIMIT`], or contain other characters
+    /// than allowed.
     pub fn new(trust_domain: &str, role: Role, name: &str) -> Result<Self, IdentityError> {
         if !is_trust_domain(trust_domain) {
             return Err(IdentityError::TrustDomain(shorten(trust_domain)));
@@ -73,19 +72,19 @@ impl Identity {
         Ok(Self { trust_domain: trust_domain.into(), role, name: name.into() })
     }
 
-    /// The realm in which names are unique.
+    /// The trust domain, in which names are unique per role.
     #[must_use]
     pub fn trust_domain(&self) -> &str {
         &self.trust_domain
     }
 
-    /// What the holder is.
+    /// The holder's role.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// The holder's name: unique in its trust domain and role.
+    /// The holder's name, unique in its trust domain and role.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -110,23 +109,23 @@ impl FromStr for Identity {
     }
 }
 
-/// Why a text is no identity of ours.
+/// Why a text is no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// It is built otherwise.
+    /// The text has another form.
     #[error("{0:?} is not of the form spiffe://<trust domain>/<role>/<name>")]
     Form(String),
-    /// Its role is none of ours.
+    /// The role does not exist.
     #[error("{0:?} is no role: the roles are host, dpu, operator and viewer")]
     Role(String),
-    /// Its trust domain is not one.
+    /// The trust domain is malformed.
     #[error(
         "{0:?} is no trust domain: 1 to {NAME_LIMIT} of a-z, 0-9, `.`, `-` and `_`, beginning and \
          ending with a letter or digit"
     )]
     TrustDomain(String),
-    /// Its name is not one.
+    /// The name is malformed.
     #[error(
         "{0:?} is no name: 1 to {NAME_LIMIT} of letters, digits, `.`, `-` and `_`, beginning and \
          ending with a letter or digit"
@@ -148,7 +147,7 @@ fn is_name(text: &str) -> bool {
         && edge(bytes.last())
 }
 
-/// Certificates come from strangers: what is repeated of them has a bound.
+/// Bounds a text for messages: the text may come from an unknown peer's certificate.
 fn shorten(text: &str) -> String {
     const SHOWN: usize = 80;
     text.chars().take(SHOWN).collect()

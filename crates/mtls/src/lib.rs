@@ -1,23 +1,22 @@
-//! Who is who: certificates, the identities in them, and mutual TLS 1.3 between hosts, DPUs and
-//! operators, with certificates that are replaced while the programs run.
+//! Identities, certificates and mutual TLS 1.3 between hosts, DPUs and operators. Certificates can be replaced while
+//! the programs run.
 //!
-//! - [`Credentials`] are one consistent set of own certificate, key and CA; [`LiveCredentials`]
-//!   follow the files.
-//! - [`Server`] accepts connections and tells each peer's [`Identity`]; [`incoming`] feeds them to
-//!   tonic, whose requests then carry a [`Peer`] in their extensions.
+//! - [`Credentials`] are a consistent set of own certificate, key and CA; [`LiveCredentials`] follow the files.
+//! - [`Server`] accepts connections and determines each peer's [`Identity`]; [`incoming`] feeds them to tonic, whose
+//!   requests then carry a [`Peer`] in their extensions.
 //! - [`Connector`] opens connections to a DPU of a given name, as tonic channels.
-//! - [`authority`] makes the certificates of a development set-up.
+//! - [`authority`] creates certificates for development.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod authority;
 mod certificate;
 mod client_stream;
+mod connection_limits;
 mod connector;
 mod credentials;
 mod error;
 mod files;
-mod guests;
 mod identity;
 mod lifetime;
 mod listener;

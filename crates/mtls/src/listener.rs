@@ -1,4 +1,7 @@
-//! A listener that hands over only connections whose peer is known.
+//! A listener that yields only connections with a known peer.
+//!
+//! One task accepts, and each handshake is a task of its own. Locks: `Refusals` has one mutex for the rate limit of its
+//! log; see also [`ConnectionLimits`].
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -18,68 +21,69 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{
-    guests::Guests,
+    connection_limits::ConnectionLimits,
     server::{HandshakeError, Server, ServerStream},
     tcp,
 };
 
-/// How long to wait when the system refuses to accept, as it does when files run out.
+/// Delay after the system refused to accept, such as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a refused connection is logged, at most.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Shortest interval between log lines about refused connections.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many good connections may wait to be taken.
+/// How many accepted connections may wait in the stream.
 const WAITING: usize = 64;
 
-/// How much a listener takes on.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Handshakes under way at the same time. One more drops the oldest, so that whoever opens
-    /// connections and says nothing keeps out only his like.
+    /// Concurrent handshakes. One more aborts the oldest, so that silent clients only displace each other.
     pub handshakes: usize,
-    /// Open connections; further ones are closed at once.
+    /// Open connections. Further connections are closed at once.
     pub connections: usize,
-    /// Open connections of one identity; further ones are closed at once.
+    /// Open connections of one identity. Further connections are closed at once.
     pub connections_per_identity: usize,
-    /// How long a peer may leave untaken what it is sent; its connection is closed then.
+    /// How long a peer may leave sent data unread before its connection is closed.
     pub unread: Duration,
 }
 
-/// Accepts connections on `listener` and does their handshakes side by side. Refused peers are
-/// logged. Must be called within a tokio runtime; stops accepting when the stream is dropped.
+/// Accepts connections on `listener` and performs their handshakes concurrently. Refused peers are logged. Must be
+/// called within a tokio runtime. Stops when the stream is dropped.
 pub fn incoming(
     listener: TcpListener,
     server: Server,
     limits: Limits,
 ) -> ReceiverStream<io::Result<ServerStream>> {
     let (accepted, receiver) = mpsc::channel(WAITING);
-    let guests = Arc::new(Guests::new(limits.connections, limits.connections_per_identity));
-    let door = Door { server, guests, unread: limits.unread, refusals: Arc::default(), accepted };
+    let connections =
+        Arc::new(ConnectionLimits::new(limits.connections, limits.connections_per_identity));
+    let (unread, refusals) = (limits.unread, Arc::default());
+    let acceptor = Acceptor { server, connections, unread, refusals, accepted };
     let handshakes = Handshakes { limit: limits.handshakes.max(1), ..Handshakes::default() };
-    tokio::spawn(door.stand(listener, handshakes));
+    tokio::spawn(acceptor.run(listener, handshakes));
     ReceiverStream::new(receiver)
 }
 
 #[derive(Clone)]
-struct Door {
+struct Acceptor {
     server: Server,
-    guests: Arc<Guests>,
+    connections: Arc<ConnectionLimits>,
     unread: Duration,
     refusals: Arc<Refusals>,
     accepted: mpsc::Sender<io::Result<ServerStream>>,
 }
 
-impl Door {
-    async fn stand(self, listener: TcpListener, mut handshakes: Handshakes) {
+impl Acceptor {
+    async fn run(self, listener: TcpListener, mut handshakes: Handshakes) {
         loop {
             tokio::select! {
                 () = self.accepted.closed() => return,
                 Some(ended) = handshakes.running.join_next_with_id() => handshakes.forget(&ended),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
-                        let door = self.clone();
-                        handshakes.begin(async move { door.greet(stream, address).await });
+                        let acceptor = self.clone();
+                        handshakes.begin(async move { acceptor.accept(stream, address).await });
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept connections");
@@ -90,70 +94,70 @@ impl Door {
         }
     }
 
-    async fn greet(self, stream: TcpStream, address: SocketAddr) {
-        let stream = match self.shake_hands(stream).await {
+    async fn accept(self, stream: TcpStream, address: SocketAddr) {
+        let stream = match self.handshake(stream).await {
             Ok(stream) => stream,
             Err(error) => {
                 self.server.report(&error, address);
-                return self.refusals.tell(address, &Chain(&error));
+                return self.refusals.log(address, &Chain(&error));
             }
         };
-        match self.guests.admit(&stream.peer().identity) {
-            // Nobody takes it: the listener is being closed.
-            Ok(place) => drop(self.accepted.send(Ok(stream.keeping(place))).await),
+        match self.connections.admit(&stream.peer().identity) {
+            // The send fails only if the stream was dropped, which closes the listener.
+            Ok(permit) => drop(self.accepted.send(Ok(stream.keeping(permit))).await),
             Err(limit) => {
                 let identity = &stream.peer().identity;
-                self.refusals.tell(address, &format_args!("{identity}: {limit}"));
+                self.refusals.log(address, &format_args!("{identity}: {limit}"));
             }
         }
     }
 
-    async fn shake_hands(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
+    async fn handshake(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
         tcp::prepare(&stream, self.unread).map_err(HandshakeError::Io)?;
         self.server.accept(stream).await
     }
 }
 
-/// Tells of refused connections, one in a second: whoever is refused may come again at once.
+/// Logs refused connections, at most one per second: a refused peer can reconnect at once.
 #[derive(Default)]
-struct Refusals(Mutex<Untold>);
+struct Refusals(Mutex<RefusalLog>);
 
 #[derive(Default)]
-struct Untold {
-    told_at: Option<Instant>,
-    /// Refused since then.
-    count: u64,
+struct RefusalLog {
+    logged_at: Option<Instant>,
+    /// Refusals since then.
+    suppressed: u64,
 }
 
 impl Refusals {
-    fn tell(&self, address: SocketAddr, reason: &dyn fmt::Display) {
-        let untold = self.0.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
-        if let Some(untold) = untold {
-            tracing::warn!(%address, %reason, untold, "connection refused");
+    fn log(&self, address: SocketAddr, reason: &dyn fmt::Display) {
+        let suppressed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(%address, %reason, suppressed, "connection refused");
         }
     }
 }
 
-impl Untold {
-    /// Whether this refusal is told, and then how many before it were not.
+impl RefusalLog {
+    /// Returns the number of suppressed refusals before this one if this one is logged.
     fn take_turn(&mut self) -> Option<u64> {
-        if self.told_at.is_some_and(|told_at| told_at.elapsed() < TELL_EVERY) {
-            self.count += 1;
+        if self.logged_at.is_some_and(|logged_at| logged_at.elapsed() < LOG_INTERVAL) {
+            self.suppressed += 1;
             return None;
         }
-        self.told_at = Some(Instant::now());
-        Some(std::mem::take(&mut self.count))
+        self.logged_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
-/// The handshakes under way.
+/// The running handshakes.
 #[derive(Default)]
 struct Handshakes {
     limit: usize,
     running: JoinSet<()>,
-    /// Of those that were begun, oldest first. What has ended leaves when it is the oldest.
+    /// Started handshakes, oldest first. An ended one is removed when it is the oldest.
     begun: VecDeque<AbortHandle>,
-    /// Those that were dropped and have not yet ended.
+    /// Aborted handshakes that have not ended yet.
     dropped: HashSet<Id>,
 }
 
@@ -166,13 +170,13 @@ impl Handshakes {
         self.begun.push_back(self.running.spawn(handshake));
     }
 
-    /// Tells whether there was one.
+    /// Returns whether there was one.
     fn drop_oldest(&mut self) -> bool {
         let Some(oldest) = self.begun.pop_front() else { return false };
         if !oldest.is_finished() {
             oldest.abort();
             self.dropped.insert(oldest.id());
-            tracing::debug!("the oldest handshake was dropped: too many are under way");
+            tracing::debug!("too many handshakes; the oldest was aborted");
         }
         true
     }
@@ -189,11 +193,11 @@ mod tests {
 
     #[test]
     fn refusals_are_logged_once_per_second() {
-        let mut untold = Untold::default();
-        assert_eq!(untold.take_turn(), Some(0));
-        assert_eq!((untold.take_turn(), untold.take_turn()), (None, None));
-        untold.told_at = untold.told_at.and_then(|told_at| told_at.checked_sub(TELL_EVERY));
-        assert_eq!(untold.take_turn(), Some(2));
-        assert_eq!(untold.take_turn(), None);
+        let mut log = RefusalLog::default();
+        assert_eq!(log.take_turn(), Some(0));
+        assert_eq!((log.take_turn(), log.take_turn()), (None, None));
+        log.logged_at = log.logged_at.and_then(|logged_at| logged_at.checked_sub(LOG_INTERVAL));
+        assert_eq!(log.take_turn(), Some(2));
+        assert_eq!(log.take_turn(), None);
     }
 }

@@ -1,4 +1,8 @@
 //! Credentials that follow their files.
+//!
+//! Locks: `reading` is held while files are read and put in force; `refusal` is taken inside it. Readers of the current
+//! credentials take no lock. [`LiveCredentials::follow`], [`LiveCredentials::reload`] and
+//! [`LiveCredentials::warn_of_expiry`] run concurrently.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,22 +21,22 @@ use crate::{
     identity::Role, settings::TlsSettings,
 };
 
-/// How often it is warned of a certificate's end.
+/// How often the log repeats a warning of expiry.
 const WARNING_PERIOD: Duration = Duration::from_secs(3600);
-/// How often the certificate in force is looked at, for it may be replaced, and the clock be set.
+/// How often the certificate in force is checked: it may be replaced, and the clock may be set.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
-/// A wait for a moment of the clock ends this much after it, so that the moment has passed by then.
+/// Added to each wait for a moment of the clock, so that the moment has passed when the wait ends.
 const INSTANT: Duration = Duration::from_millis(1);
 
-/// The credentials in force. Clones share them: when the files are replaced, new connections use
-/// the new ones, and connections that are open keep theirs.
+/// The credentials in force. Clones share them. When the files are replaced, new connections use the new credentials,
+/// and open connections keep theirs.
 #[derive(Clone, Debug)]
 pub struct LiveCredentials(Arc<Shared>);
 
 /// Why a replacement was refused.
 #[derive(Debug, PartialEq)]
 struct Refusal {
-    /// The digest of the refused files. `None`: they can't be read.
+    /// The digest of the refused files. `None`: they cannot be read.
     digest: Option<String>,
     problem: String,
 }
@@ -41,7 +45,7 @@ struct Refusal {
 struct Shared {
     settings: TlsSettings,
     current: ArcSwap<Credentials>,
-    /// Held while the files are read and put in force: of two readings the later one decides.
+    /// Serialises readings, so that the later one of two decides.
     reading: Mutex<()>,
     refusal: Mutex<Option<Refusal>>,
 }
@@ -50,7 +54,7 @@ impl LiveCredentials {
     /// Reads and checks the files of `settings`, as [`Credentials::load`] does.
     ///
     /// # Errors
-    /// [`CredentialsError`]: the first credentials must be good.
+    /// [`CredentialsError`] if the files are not valid.
     pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
         let credentials = Credentials::load(settings, roles)?;
         Ok(Self(Arc::new(Shared {
@@ -61,8 +65,8 @@ impl LiveCredentials {
         })))
     }
 
-    /// As [`Self::load`], but waits until the files can be used: certificates are renewed, or this machine's clock is
-    /// set. Looks every `period`. A renewal writes one file after the other, so that any error may be one of a moment.
+    /// As [`Self::load`], but retries every `period` until the files are valid. Any error may be temporary: a renewal
+    /// writes one file after the other, and the machine's clock may not be set yet.
     pub async fn load_when_valid(settings: &TlsSettings, roles: &[Role], period: Duration) -> Self {
         let mut reported = None;
         loop {
@@ -73,7 +77,7 @@ impl LiveCredentials {
             if reported.as_ref() != Some(&problem) {
                 tracing::error!(
                     problem,
-                    "no connection is accepted before the certificates are valid"
+                    "certificates are not valid; refusing all connections until they are"
                 );
                 reported = Some(problem);
             }
@@ -87,7 +91,7 @@ impl LiveCredentials {
         Credentials::clone(&self.0.current.load())
     }
 
-    /// Until when the certificate in force and the CA's are valid: one clause.
+    /// A clause with the expiry of the certificate in force and of the CA's.
     #[must_use]
     pub fn ends(&self) -> String {
         let (current, settings) = (self.current(), &self.0.settings);
@@ -101,72 +105,71 @@ impl LiveCredentials {
         )
     }
 
-    /// What is wrong, one sentence: the certificate in force has expired or is not valid yet, or its
-    /// replacement was refused. `None`: nothing.
+    /// The problem of the certificates, one sentence: the certificate in force has expired or is not valid yet, or its
+    /// replacement was refused. `None`: there is none.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.outside_validity().or_else(|| self.refused())
     }
 
-    /// That the certificate in force has expired or is not valid yet, one sentence. `None`: it is valid.
+    /// One sentence if the certificate in force has expired or is not valid yet. `None`: it is valid.
     #[must_use]
     pub fn outside_validity(&self) -> Option<String> {
         self.expired().or_else(|| self.not_yet_valid())
     }
 
-    /// Why the latest replacement was refused. `None`: it was not.
+    /// Why the latest replacement was refused. `None`: it was not refused.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         self.refusal().as_ref().map(|refusal| refusal.problem.clone())
     }
 
-    /// Why the last replacement was refused.
     fn refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
         self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the files, looking every `period`, until it is dropped.
+    /// Follows the files, and checks them every `period`. Never returns.
     pub async fn follow(self, period: Duration) {
         loop {
-            self.look_aside(false).await;
+            self.load_if_changed(false).await;
             sleep(period).await;
         }
     }
 
-    /// Reads the files now. What does not pass is refused, logged, and told by
-    /// [`LiveCredentials::problem`]; the credentials in force stay.
+    /// Reads the files now. Invalid files are refused, logged and reported by [`LiveCredentials::problem`]; the
+    /// credentials in force stay.
     ///
-    /// Certificate and key that do not match are refused too, when one of them was replaced without
-    /// the other. The other one's coming is the next change that [`LiveCredentials::follow`] sees.
+    /// Certificate and key that do not match are refused, too, if only one of them was replaced yet.
+    /// [`LiveCredentials::follow`] sees the replacement of the other.
     pub async fn reload(&self) {
-        self.look_aside(true).await;
+        self.load_if_changed(true).await;
     }
 
-    /// Looks on a thread for blocking work: a file system that hangs keeps no other task waiting.
-    async fn look_aside(&self, is_asked: bool) {
+    /// Loads on a thread for blocking work: a hanging file system must not block other tasks.
+    async fn load_if_changed(&self, is_forced: bool) {
         let live = self.clone();
-        if let Err(error) = spawn_blocking(move || live.look(is_asked)).await {
-            tracing::error!(%error, "the certificates can't be read");
+        if let Err(error) = spawn_blocking(move || live.load_if_changed_blocking(is_forced)).await {
+            tracing::error!(%error, "cannot read the certificates");
         }
     }
 
-    /// Loads the files, if it is asked for or if they differ from what is in force.
+    /// Loads the files if `is_forced` or if they differ from the files in force.
     ///
-    /// Contents are compared with what was loaded, not with an earlier look: files that are changed back while they are
-    /// loaded are loaded again.
-    fn look(&self, is_asked: bool) {
+    /// The comparison is with the loaded content, not with the previous check: files that change back during a load
+    /// must be loaded again.
+    fn load_if_changed_blocking(&self, is_forced: bool) {
         let _one_at_a_time = self.0.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let files = Files::read(&self.0.settings).ok();
         let are_in_force = files.as_ref().is_some_and(|files| self.current().are_of(files));
-        // What was refused may be valid by now without a change: once its validity has begun.
-        if are_in_force && !is_asked && self.refusal().is_none() {
+        // Refused files are tried again without a change, because their validity may have begun.
+        if are_in_force && !is_forced && self.refusal().is_none() {
             return;
         }
         let refused = self.replace().err().map(|error| Refusal {
             digest: files.as_ref().map(Files::digest),
             problem: Chain(&error).to_string(),
         });
-        self.report(refused, is_asked);
+        self.report(refused, is_forced);
     }
 
     fn replace(&self) -> Result<(), CredentialsError> {
@@ -184,18 +187,21 @@ impl LiveCredentials {
         Ok(())
     }
 
-    /// Logs a refusal, unless the same files were refused for the same reason before and no reload was asked for.
-    fn report(&self, refused: Option<Refusal>, is_asked: bool) {
+    /// Logs a refusal, unless it was logged before for the same files and reason and no reload was requested.
+    fn report(&self, refused: Option<Refusal>, is_forced: bool) {
         let mut earlier = self.refusal();
         if let Some(Refusal { problem, .. }) = &refused
-            && (is_asked || *earlier != refused)
+            && (is_forced || *earlier != refused)
         {
-            tracing::error!(problem, "replaced certificates are refused; the earlier ones stay");
+            tracing::error!(
+                problem,
+                "replaced certificates are refused; the earlier ones stay in force"
+            );
         }
         *earlier = refused;
     }
 
-    /// That the certificate in force has expired, one sentence. `None`: it has not.
+    /// One sentence if the certificate in force has expired. `None`: it has not.
     #[must_use]
     pub fn expired(&self) -> Option<String> {
         let current = self.current();
@@ -208,8 +214,8 @@ impl LiveCredentials {
         })
     }
 
-    /// That the certificate in force is not valid yet, one sentence: the clock was set back, for a certificate is only put
-    /// in force while it is valid. `None`: its validity has begun.
+    /// One sentence if the certificate in force is not valid yet. This means that the clock was set back, because a
+    /// certificate is put in force only while it is valid. `None`: its validity has begun.
     #[must_use]
     pub fn not_yet_valid(&self) -> Option<String> {
         let current = self.current();
@@ -223,9 +229,8 @@ impl LiveCredentials {
         })
     }
 
-    /// That the certificate in force has expired, or will so soon that it is time to renew it: one
-    /// sentence. `ahead` is how long before its end that is told, or the last third of its validity
-    /// if that is shorter. `None`: it is not time yet.
+    /// One sentence if the certificate in force has expired or must be renewed: its end is closer than `ahead`, or than
+    /// a third of its validity if that is shorter. `None`: it need not be renewed yet.
     #[must_use]
     pub fn expiring(&self, ahead: Duration) -> Option<String> {
         let current = self.current();
@@ -241,18 +246,18 @@ impl LiveCredentials {
         })
     }
 
-    /// Warns in the log when it is time to renew the certificate, at its end, and again every hour, for
-    /// ever.
+    /// Logs a warning when the certificate must be renewed, when it has expired, and every hour in between. Never
+    /// returns.
     pub async fn warn_of_expiry(self, ahead: Duration) {
-        let mut told: Option<(String, Instant)> = None;
+        let mut logged: Option<(String, Instant)> = None;
         loop {
             if let Some(warning) = self.expiring(ahead) {
-                let is_told = told.as_ref().is_some_and(|(earlier, at)| {
+                let is_logged = logged.as_ref().is_some_and(|(earlier, at)| {
                     *earlier == warning && at.elapsed() < WARNING_PERIOD
                 });
-                if !is_told {
-                    tracing::warn!("{warning}");
-                    told = Some((warning, Instant::now()));
+                if !is_logged {
+                    tracing::warn!(%warning, "the certificate must be renewed");
+                    logged = Some((warning, Instant::now()));
                 }
             }
             sleep(self.until_next_look(ahead)).await;

@@ -1,4 +1,4 @@
-//! The cryptography, in one place.
+//! The choice of cryptography.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,16 +8,16 @@ use rustls::{
     version::TLS13,
 };
 
-/// The only version of TLS that is spoken.
+/// The accepted TLS versions.
 pub(crate) const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// The only protocol spoken inside: HTTP/2, as ALPN names it.
+/// The ALPN name of HTTP/2, the only protocol inside TLS.
 pub(crate) const ALPN: &[u8] = b"h2";
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(ring::default_provider()));
 
-/// Handed to every builder, so that no process-wide default is needed or obeyed.
+/// The provider for all builders. Process-wide defaults are not used.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
@@ -32,7 +32,7 @@ mod tests {
 
     use super::*;
 
-    /// An upgrade that changes what is offered shall not go unnoticed.
+    /// Fails if an upgrade of rustls changes what is offered.
     #[test]
     fn cipher_suites_and_groups_are_these() {
         let suites: Vec<_> =

@@ -1,4 +1,4 @@
-//! TLS errors, said so that an operator knows what to do.
+//! Sentences for TLS errors that tell an operator what to do.
 
 use std::{
     io,
@@ -10,12 +10,12 @@ use rustls_pki_types::{UnixTime, pem};
 
 use crate::certificate::date;
 
-/// The TLS error inside an I/O error, if it is one.
+/// The TLS error in an I/O error, if it has one.
 pub(crate) fn tls_error(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The alert that the peer sent, if that is what failed.
+/// The alert of the peer, if it caused the error.
 pub(crate) fn alert(error: &io::Error) -> Option<AlertDescription> {
     match tls_error(error)? {
         Error::AlertReceived(alert) => Some(*alert),
@@ -23,7 +23,7 @@ pub(crate) fn alert(error: &io::Error) -> Option<AlertDescription> {
     }
 }
 
-/// Why a certificate, the peer's or our own, does not pass. `None`: the error is not about one.
+/// Why a certificate of either side is refused. `None`: the error has another cause.
 pub(crate) fn certificate_reason(error: &Error) -> Option<String> {
     Some(match error {
         Error::NoCertificatesPresented => "no certificate was presented".into(),
@@ -32,7 +32,7 @@ pub(crate) fn certificate_reason(error: &Error) -> Option<String> {
     })
 }
 
-/// When a certificate ended that does not pass for that.
+/// When the refused certificate expired, if that is the cause.
 pub(crate) fn expiry(error: &Error) -> Option<SystemTime> {
     match error {
         Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
@@ -50,7 +50,7 @@ fn describe(error: &CertificateError) -> String {
         CertificateError::NotValidYetContext { not_before, .. } => {
             format!("it is valid only from {}; check both clocks", date(system_time(*not_before)))
         }
-        // Those of the certificate itself come with their dates.
+        // Errors about the certificate itself carry its dates; see `without_dates_of_others`.
         CertificateError::Expired => "one of its intermediate certificates has expired".into(),
         CertificateError::NotValidYet => {
             "one of its intermediate certificates is not valid yet; check both clocks".into()
@@ -71,13 +71,13 @@ pub(crate) fn system_time(time: UnixTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
 }
 
-/// Why a file is no PEM file.
+/// Why a file is not valid PEM.
 pub(crate) fn pem_reason(error: &pem::Error) -> String {
     let text = String::from_utf8_lossy;
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
             format!(
-                "it ends before its line \"-----END {}-----\": write it anew, whole",
+                "it ends before its line \"-----END {}-----\": write the whole file again",
                 text(end_marker).trim()
             )
         }
@@ -90,7 +90,7 @@ pub(crate) fn pem_reason(error: &pem::Error) -> String {
     }
 }
 
-/// What the peer most likely meant with an alert.
+/// The most likely meaning of the peer's alert.
 pub(crate) fn explain_alert(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
@@ -107,7 +107,7 @@ pub(crate) fn explain_alert(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// Why the peer refuses our own certificate, as far as its alert says so. `None`: the alert is about something else.
+/// Why the peer refuses the own certificate, according to its alert. `None`: the alert has another cause.
 pub(crate) fn refusal_of_own(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {

@@ -1,5 +1,4 @@
-//! One connection in the place of another, ahead of the end of the certificates that it was opened
-//! with.
+//! Replaces a connection before the certificates that it was opened with expire.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,30 +10,30 @@ use crate::{
     connector::Connector, credentials::Credentials, lifetime::Lifetime, term::LOOK_PERIOD,
 };
 
-/// How often the clock is looked at, at most.
+/// Shortest interval between checks of the clock.
 const SHORTEST_LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Pauses between attempts: a tenth of what is left, within these.
+/// Bounds of the delay between attempts, which is a tenth of the remaining time.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(3);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 impl Connector {
-    /// Waits until the latest connection nears its end, and opens another one that lasts longer: a
-    /// connection ends with its certificates, ours and the DPU's, though both may have been renewed
-    /// by then. As long as the one that ends first has not been, there is no such connection.
+    /// Waits until the latest connection nears its end, and opens another one that lasts longer. A connection ends with
+    /// its certificates, the own and the DPU's, even if both have been renewed by then. While the certificate that
+    /// expires first is not renewed, this function keeps waiting.
     pub async fn renewed(&self) -> Channel {
         loop {
-            self.waning().await;
+            self.until_near_end().await;
             let shown = self.credentials.current();
             match self.connect_for_longer().await {
                 Some(channel) => return channel,
-                None => self.pause(&shown).await,
+                None => self.wait_for_renewal(&shown).await,
             }
         }
     }
 
-    /// Until our certificate is another one than was `shown`, or the DPU's may be.
-    async fn pause(&self, shown: &Credentials) {
+    /// Waits until the own certificate differs from `shown`, or the DPU's may have been renewed.
+    async fn wait_for_renewal(&self, shown: &Credentials) {
         let left = self.latest().map(|latest| latest.left(SystemTime::now()));
         let pause = left.unwrap_or_default() / 10;
         let over = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
@@ -43,19 +42,19 @@ impl Connector {
         }
     }
 
-    async fn waning(&self) {
+    async fn until_near_end(&self) {
         loop {
             let (latest, now) = (*self.latest(), SystemTime::now());
-            if latest.is_some_and(|latest| latest.is_waning(now)) {
+            if latest.is_some_and(|latest| latest.is_near_end(now)) {
                 return;
             }
-            let ahead = latest.map(|latest| latest.until_waning(now)).unwrap_or_default();
+            let ahead = latest.map(|latest| latest.until_near_end(now)).unwrap_or_default();
             sleep(ahead.clamp(SHORTEST_LOOK_PERIOD, LOOK_PERIOD)).await;
         }
     }
 
-    /// Another connection. `None`: there is none, or none that lasts longer than the latest, which
-    /// then stays in force.
+    /// Opens another connection. `None`: that failed, or the new one would not last longer than the latest, which then
+    /// stays in use.
     async fn connect_for_longer(&self) -> Option<Channel> {
         let in_force = *self.latest();
         let connected = self.connect().await;
@@ -63,9 +62,9 @@ impl Connector {
         match connected {
             Ok(channel) if end(*self.latest()) > end(in_force) => return Some(channel),
             Ok(_) => tracing::debug!("another connection would end with the same certificates"),
-            Err(error) => tracing::warn!("the connection can't be renewed: {}", Chain(&error)),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot renew the connection"),
         }
-        // An attempt that succeeded has noted its own connection, which is dropped here.
+        // A successful attempt has stored its own lifetime, but its connection is dropped here.
         *self.latest() = in_force;
         None
     }
@@ -89,7 +88,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
     const BOUND: Duration = Duration::from_secs(20);
 
-    /// The certificates of a host and of its DPU, which are valid for an hour.
+    /// Certificates of a host and its DPU, valid for an hour.
     struct Pki {
         folder: tempfile::TempDir,
         authority: Authority,
@@ -111,7 +110,7 @@ mod tests {
             LiveCredentials::load(&settings, &[role]).unwrap()
         }
 
-        /// With a connection that ends in `left`.
+        /// A connector with a connection that ends after `left`.
         fn connector(&self, listener: &TcpListener, left: Duration) -> Connector {
             let address = listener.local_addr().unwrap().to_string();
             let live = self.live(Role::Host, "node-1");
@@ -123,11 +122,11 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    /// How long the connector waits after an attempt that was in vain, with so much left.
+    /// How long the connector waits after a failed attempt with so much time left.
     async fn paused(left: Duration) -> Duration {
         let connector = Pki::new().connector(&listen().await, left);
         let begun = Instant::now();
-        connector.pause(&connector.credentials.current()).await;
+        connector.wait_for_renewal(&connector.credentials.current()).await;
         begun.elapsed()
     }
 
@@ -137,7 +136,7 @@ mod tests {
         let pauses = [HOUR, HOUR / 10, SHORTEST_PAUSE];
         for (left, expected) in lefts.into_iter().zip(pauses) {
             let pause = paused(left).await;
-            // The clock of certificates is not that of the pause.
+            // Certificates use the system clock, which runs on while tokio's clock is paused.
             assert!(pause <= expected && pause + BOUND > expected, "{left:?}: {pause:?}");
         }
     }
@@ -153,11 +152,11 @@ mod tests {
             sleep(LOOK_PERIOD * 3 / 2).await;
             connector.credentials.reload().await;
         };
-        tokio::join!(connector.pause(&shown), replace);
+        tokio::join!(connector.wait_for_renewal(&shown), replace);
         assert_eq!(begun.elapsed().as_secs(), 2 * LOOK_PERIOD.as_secs());
     }
 
-    /// They time out at once: the clock runs ahead whenever there is nothing else to do.
+    /// With paused time, tokio's clock jumps ahead whenever all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn unrenewed_dpu_certificate_limits_dialling() {
         let (pki, listener) = (Pki::new(), listen().await);
@@ -176,7 +175,7 @@ mod tests {
         TcpListener::bind("127.0.0.1:0").await.unwrap()
     }
 
-    /// A server whose connections break off with the first thing it says.
+    /// A server that resets each connection after its first frame.
     async fn break_off(listener: TcpListener, live: LiveCredentials) {
         const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
         let config = live.current().server_config(Outdated::default()).unwrap();
@@ -202,8 +201,8 @@ mod tests {
         let opened = SystemTime::now();
         let after = |seconds| opened + Duration::from_secs(seconds);
         let lifetime = Lifetime { opened, end: after(30) };
-        let waning = |seconds| lifetime.is_waning(after(seconds));
+        let waning = |seconds| lifetime.is_near_end(after(seconds));
         assert_eq!([0, 19, 20, 28, 29, 31].map(waning), [false, false, true, true, false, false]);
-        assert_eq!(lifetime.until_waning(after(5)), Duration::from_secs(15));
+        assert_eq!(lifetime.until_near_end(after(5)), Duration::from_secs(15));
     }
 }

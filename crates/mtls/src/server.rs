@@ -1,4 +1,4 @@
-//! Accepting connections.
+//! Accepts connections.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
 
 use crate::{
-    guests::Place,
+    connection_limits::ConnectionPermit,
     identity::Identity,
     live::LiveCredentials,
     provider::ALPN,
@@ -33,63 +33,61 @@ use crate::{
     verifier::Outdated,
 };
 
-/// Numbers a server's connections in the order in which their peers dialled, if they dial one after
-/// another: the number is given before the peer can say anything, and so before it can give up.
+/// Numbers a server's connections in the order of their arrival. The number is assigned before the handshake: a peer that
+/// gives up a connection and dials again gets a higher number, even if the first handshake ends later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionNumber(pub u64);
 
-/// Who is at the other end. Found in the extensions of every request that came by a
-/// [`ServerStream`].
+/// The peer of a connection. Every request through a [`ServerStream`] has it in its extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Whose certificate it showed.
+    /// The identity in its certificate.
     pub identity: Identity,
-    /// Where it calls from.
+    /// Its address.
     pub address: SocketAddr,
-    /// The last moment of its certificate. The connection ends then, or with an intermediate certificate
-    /// before.
+    /// When its certificate expires. The connection ends then, or earlier with an intermediate certificate.
     pub certificate_end: SystemTime,
-    /// By which connection.
+    /// The number of its connection.
     pub connection: ConnectionNumber,
 }
 
 /// A peer whose connection was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPeer {
-    /// Whom our CA has issued its certificate to, if only the dates of that are wrong. That the peer has the key is not
-    /// proved.
+    /// The identity in its certificate, if the CA issued it and only its dates are invalid. The peer has not proved
+    /// that it has the key.
     pub holder: Option<Identity>,
-    /// Where it called from.
+    /// Its address.
     pub address: SocketAddr,
     /// Why: one clause without a final stop.
     pub reason: String,
 }
 
-/// Why a connection was not accepted. The texts say nothing that the peer could not know.
+/// Why a connection was refused. The texts contain nothing that the peer does not know.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The peer did not finish in time.
+    /// The handshake exceeded the time limit.
     #[error("the TLS handshake was not over after {0:?}")]
     TooSlow(Duration),
     /// The peer's certificate was refused, or it had none.
     #[error("the peer's certificate is refused: {0}")]
     Certificate(String),
-    /// The peer's certificate is refused for its dates alone.
+    /// The peer's certificate is refused only for its dates.
     #[error("the peer shows the certificate of {holder}, which is refused: {reason}")]
     Outdated {
-        /// Whom our CA has issued it to.
+        /// The identity in the certificate.
         holder: Identity,
         /// What is wrong with the dates.
         reason: String,
     },
-    /// The peer refuses our own certificate.
+    /// The peer refuses the own certificate.
     #[error("the peer refuses this program's certificate: {0}")]
     ByPeer(&'static str),
-    /// The peer did not ask for HTTP/2.
+    /// The peer did not offer HTTP/2.
     #[error("the peer does not offer HTTP/2 by ALPN")]
     Protocol,
-    /// TLS failed otherwise.
+    /// TLS failed for another reason.
     #[error("the TLS handshake failed")]
     Tls(#[source] rustls::Error),
     /// The connection failed.
@@ -125,21 +123,21 @@ impl HandshakeError {
 pub struct Server {
     credentials: LiveCredentials,
     deadline: Duration,
-    /// What refused peers are reported to.
+    /// Receives reports of refused peers.
     refused: Option<mpsc::Sender<RefusedPeer>>,
-    /// How many connections there have been.
+    /// The number of the next connection.
     opened: Arc<AtomicU64>,
 }
 
 impl Server {
-    /// A server of these credentials, which are looked at anew for each connection. A handshake
-    /// that takes longer than `deadline` is given up.
+    /// A server with these credentials; each connection uses the current ones. A handshake that takes longer than
+    /// `deadline` is aborted.
     #[must_use]
     pub fn new(credentials: LiveCredentials, deadline: Duration) -> Self {
         Self { credentials, deadline, refused: None, opened: Arc::default() }
     }
 
-    /// Reports the peers that [`crate::incoming`] refuses to `refused`, as far as it takes them.
+    /// Reports the peers that [`crate::incoming`] refuses to `refused`, as long as the channel has room.
     #[must_use]
     pub fn reporting(self, refused: mpsc::Sender<RefusedPeer>) -> Self {
         Self { refused: Some(refused), ..self }
@@ -149,19 +147,19 @@ impl Server {
         let Some(refused) = &self.refused else { return };
         let (holder, reason) = match error {
             HandshakeError::Outdated { holder, reason } => (Some(holder.clone()), reason.clone()),
-            // A peer that only looks whether the port is open, as a load balancer does, has nothing to be told of.
+            // Port probes, such as a load balancer's, end here and are not reported.
             HandshakeError::Io(_) => return,
             error => (None, Chain(error).to_string()),
         };
-        // A receiver that does not keep up misses reports of peers that try again anyway.
+        // A full channel loses reports. Refused peers usually try again.
         let _ = refused.try_send(RefusedPeer { holder, address, reason });
     }
 
-    /// Does the handshake on `stream`.
+    /// Performs the handshake on `stream`.
     ///
     /// # Errors
-    /// [`HandshakeError`], if the peer is too slow, speaks something else, or shows no certificate
-    /// of a host or operator of our trust domain.
+    /// [`HandshakeError`] if the peer is too slow, does not speak TLS 1.3 and HTTP/2, or has no valid certificate of a
+    /// host or operator of this trust domain.
     pub async fn accept(&self, stream: TcpStream) -> Result<ServerStream, HandshakeError> {
         timeout(self.deadline, self.handshake(stream))
             .await
@@ -182,45 +180,44 @@ impl Server {
         let term = term(connection.peer_certificates(), begun)?;
         let (identity, certificate_end) = (term.peer().clone(), term.certificate_end());
         let peer = Peer { identity, address, certificate_end, connection: number };
-        Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _place: None })
+        Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _permit: None })
     }
 }
 
-/// Whom the handshake's verifier has admitted, and until when.
+/// The identity that the verifier admitted, with the end of its chain.
 fn term(chain: Option<&[CertificateDer<'_>]>, begun: SystemTime) -> Result<Term, HandshakeError> {
     let none = || HandshakeError::Certificate("no certificate was presented".into());
     Term::of(chain.ok_or_else(none)?, begun)
         .map_err(|problem| HandshakeError::Certificate(problem.to_string()))
 }
 
-/// A connection whose peer is known, and which ends with the peer's certificates. A peer that does not
-/// take what it is sent is not listened to meanwhile: what it would be answered next had to be kept in
-/// memory, without bound.
+/// A connection with a known peer. It ends when a certificate of the peer's chain expires. While the peer does not read
+/// its answers the server does not read its requests, because queued answers would use memory without bound.
 #[derive(Debug)]
 pub struct ServerStream {
     stream: TlsStream<TcpStream>,
     peer: Peer,
     term: Term,
-    /// The peer takes no more at the moment.
+    /// The latest write did not complete.
     is_blocked: bool,
-    /// Who is to read on when the peer takes something.
+    /// The task to wake when a write completes.
     reader: Option<Waker>,
-    /// Counts the connection as long as it is open.
-    _place: Option<Place>,
+    /// Counts the connection while it is open.
+    _permit: Option<ConnectionPermit>,
 }
 
 impl ServerStream {
-    /// Who is at the other end.
+    /// The peer.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    pub(crate) fn keeping(self, place: Place) -> Self {
-        Self { _place: Some(place), ..self }
+    pub(crate) fn keeping(self, permit: ConnectionPermit) -> Self {
+        Self { _permit: Some(permit), ..self }
     }
 
-    /// Notes whether the peer takes what it is sent.
+    /// Records whether the peer accepts data, and wakes the reader when it does again.
     fn sent<T>(&mut self, outcome: Poll<T>) -> Poll<T> {
         self.is_blocked = outcome.is_pending();
         if !self.is_blocked

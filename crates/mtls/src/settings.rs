@@ -5,23 +5,23 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// The `[tls]` table of every configuration. All files are PEM.
+/// The `[tls]` table of all configurations. All files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSettings {
-    /// The CA certificates that are trusted, one or more.
+    /// One or more trusted CA certificates.
     pub ca: PathBuf,
-    /// The own certificate, followed by its intermediates if there are any.
+    /// The own certificate, followed by its intermediates if any.
     pub certificate: PathBuf,
-    /// The own certificate's private key; its file must be closed to group and others.
+    /// The own certificate's private key. Group and others must not have access to the file.
     pub key: PathBuf,
-    /// The trust domain of the own and of all peers' identities.
+    /// The trust domain of the own and all peers' identities.
     #[serde(default = "default_trust_domain")]
     pub trust_domain: String,
 }
 
 impl TlsSettings {
-    /// Has relative paths begin at the configuration file's folder.
+    /// Resolves relative paths against the configuration file's folder.
     pub fn anchor(&mut self, configuration: &Path) {
         let folder = configuration.parent().unwrap_or(Path::new(""));
         for path in [&mut self.ca, &mut self.certificate, &mut self.key] {
@@ -34,15 +34,15 @@ fn default_trust_domain() -> String {
     "dpu-offload.local".into()
 }
 
-/// How long before its end it is told that a certificate expires: `certificate_warning_days` of every
-/// configuration, 0 to 365.
+/// How long before a certificate's expiry warnings start: `certificate_warning_days` of all configurations, 0 to 365.
+/// Default: 14.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpiryWarning(u32);
 
 impl ExpiryWarning {
     const MOST_DAYS: u32 = 365;
 
-    /// So long before the end. See [`crate::Validity::warning_at`] for certificates that live shortly.
+    /// The length of time. See [`crate::Validity::warning_at`] for short-lived certificates.
     #[must_use]
     pub fn ahead(self) -> Duration {
         Duration::from_secs(86_400) * self.0

@@ -1,4 +1,4 @@
-//! Connections end with their peer's certificates.
+//! Connections end when a certificate of their peer expires.
 
 use std::{
     future::Future,
@@ -16,23 +16,23 @@ use crate::{
     identity::Identity,
 };
 
-/// How often the clock is looked at, at least, for it may be set.
+/// Longest interval between checks of the clock, which may be set while the connection is open.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
-/// Until when a connection may be used.
+/// How long a connection may be used.
 #[derive(Debug)]
 pub(crate) struct Term {
     peer: Identity,
-    /// The last moment of the peer's certificate.
+    /// When the peer's own certificate expires.
     certificate_end: SystemTime,
-    /// That of the certificate that ends first, the peer's or an intermediate one.
+    /// When the first certificate of the peer's chain expires.
     end: SystemTime,
     next_look: Pin<Box<Sleep>>,
     clock: fn() -> SystemTime,
 }
 
 impl Term {
-    /// That of a connection whose peer has shown this chain, which was found good after `begun`.
+    /// The term of a connection whose peer's `chain` was verified after `begun`.
     pub(crate) fn of(
         chain: &[CertificateDer<'_>],
         begun: SystemTime,
@@ -48,22 +48,19 @@ impl Term {
         Self { peer, certificate_end: end, end, next_look, clock }
     }
 
-    /// Whose certificate it is.
     pub(crate) fn peer(&self) -> &Identity {
         &self.peer
     }
 
-    /// The last moment of its certificate.
     pub(crate) fn certificate_end(&self) -> SystemTime {
         self.certificate_end
     }
 
-    /// The last moment of the connection.
     pub(crate) fn end(&self) -> SystemTime {
         self.end
     }
 
-    /// Ready when the connection is over, with the reason.
+    /// Ready with the reason when the connection has ended.
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             ready!(self.next_look.as_mut().poll(context));
@@ -78,7 +75,7 @@ impl Term {
         let Self { peer, certificate_end, end, .. } = self;
         let which = if end == certificate_end { "the" } else { "an intermediate" };
         let reason = format!("{which} certificate of {peer} expired on {}", date(*end));
-        tracing::warn!("a connection is closed: {reason}");
+        tracing::warn!(%peer, reason, "connection closed");
         io::Error::new(io::ErrorKind::TimedOut, reason)
     }
 }

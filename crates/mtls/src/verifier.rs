@@ -1,8 +1,7 @@
-//! Which certificates pass.
+//! Verification of certificates.
 //!
-//! Both verifiers leave the cryptography to rustls and webpki and only replace the question "for
-//! which DNS name?", which means nothing here, by "for which identity?". Addresses of management
-//! links are the same on every host, so a name in DNS proves nothing about a DPU.
+//! Both verifiers leave the cryptography to rustls and webpki. They replace the check of the DNS name by a check of the
+//! identity: management links have the same addresses on every host, so that a DNS name proves nothing about a DPU.
 
 use std::{
     fmt,
@@ -31,7 +30,7 @@ use crate::{
     reason::system_time,
 };
 
-/// Why a certificate that is good in itself is refused.
+/// Why a verified certificate is refused.
 #[derive(Clone, Debug, thiserror::Error)]
 enum Refusal {
     #[error("it belongs to {found}, but {expected} was expected")]
@@ -50,7 +49,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// Checks that a certificate is by one of `roots`, valid now, and good for a server.
+/// Checks that one of `roots` issued the certificate, that it is valid now and allowed for servers.
 pub(crate) fn check_server_chain(
     certificate: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
@@ -63,8 +62,8 @@ pub(crate) fn check_server_chain(
         .map_err(|error| without_dates_of_others(error, certificate))
 }
 
-/// An error about dates has them only if they are those of the certificate itself, not of one of its
-/// intermediates: who is told them renews what they are of.
+/// Removes the dates from an error about an intermediate certificate: a reader would take them for the dates of
+/// `certificate` and renew the wrong one.
 fn without_dates_of_others(error: Error, certificate: &CertificateDer<'_>) -> Error {
     let Ok(Facts { validity, .. }) = Facts::read(certificate) else { return error };
     match error {
@@ -82,8 +81,8 @@ fn without_dates_of_others(error: Error, certificate: &CertificateDer<'_>) -> Er
     }
 }
 
-/// Whose certificate was refused for its dates alone: the CA has issued it, and at another time it would
-/// have been accepted. That who shows it has its key is not proved.
+/// The identity of a certificate that was refused only for its dates: the CA issued it, and it was valid at another
+/// time. The peer has not proved that it has the key.
 #[derive(Clone, Default)]
 pub(crate) struct Outdated(Arc<OnceLock<Identity>>);
 
@@ -92,7 +91,7 @@ impl Outdated {
         self.0.get()
     }
 
-    /// Asks again as of a moment at which the certificate was valid.
+    /// Verifies again for a moment at which the certificate was valid.
     fn note(&self, error: &Error, holder_at: impl FnOnce(UnixTime) -> Result<Identity, Error>) {
         let valid_at = match error {
             Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
@@ -104,7 +103,7 @@ impl Outdated {
             _ => return,
         };
         if let Ok(holder) = holder_at(valid_at) {
-            // One certificate is shown in a handshake.
+            // A handshake verifies one certificate, so that this is the only call.
             let _ = self.0.set(holder);
         }
     }
@@ -116,12 +115,12 @@ impl fmt::Debug for Outdated {
     }
 }
 
-/// Lets a client accept exactly one DPU.
+/// Accepts exactly one DPU.
 #[derive(Debug)]
 pub(crate) struct ExpectServer {
     pub roots: Arc<RootCertStore>,
     pub expected: Identity,
-    /// Told of the DPU, if its certificate is.
+    /// Receives the DPU if its certificate is outdated.
     pub outdated: Outdated,
 }
 
@@ -178,12 +177,12 @@ impl ServerCertVerifier for ExpectServer {
     }
 }
 
-/// Lets a server accept the hosts and operators of its trust domain.
+/// Accepts the hosts and operators of a trust domain.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectClients {
     chain: Arc<dyn ClientCertVerifier>,
     trust_domain: Arc<str>,
-    /// Told of the client, if its certificate is.
+    /// Receives the client if its certificate is outdated.
     outdated: Outdated,
 }
 
@@ -196,8 +195,8 @@ impl ExpectClients {
         Ok(Self { chain, trust_domain: trust_domain.into(), outdated: Outdated::default() })
     }
 
-    /// The same for one handshake.
-    pub(crate) fn telling(&self, outdated: Outdated) -> Self {
+    /// The same verifier for one handshake.
+    pub(crate) fn reporting_to(&self, outdated: Outdated) -> Self {
         Self { outdated, ..self.clone() }
     }
 
@@ -263,7 +262,7 @@ impl ClientCertVerifier for ExpectClients {
     }
 }
 
-/// The identity in a certificate whose chain was checked.
+/// The identity of a verified certificate.
 fn identity(certificate: &CertificateDer<'_>) -> Result<Identity, Refusal> {
     Ok(Facts::read(certificate)?.identity()?)
 }

@@ -1,4 +1,4 @@
-//! Certificates that come with an intermediate one.
+//! Certificates with an intermediate.
 
 use std::{
     fs,
@@ -22,10 +22,10 @@ use rcgen::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tower::Service;
 
-/// What a server says first.
+/// The server's first frame.
 const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
 
-/// Trusts its root besides the CA of its [`Pki`].
+/// Trusts this root in addition to the CA of its [`Pki`].
 struct Chains {
     pki: Pki,
     root: Issuer<'static, KeyPair>,
@@ -59,7 +59,7 @@ impl Chains {
         Self { pki, root: Issuer::new(params, key) }
     }
 
-    /// A certificate that holds for an hour or as told, with an intermediate one.
+    /// A certificate with the given validity and an intermediate.
     fn issue(&self, role: Role, name: &str, own: Validity, intermediate: Validity) -> Issued {
         let issuer_key = KeyPair::generate().unwrap();
         let issuer_params = ca_params("intermediate", intermediate);
@@ -77,7 +77,7 @@ impl Chains {
         Issued { certificate: [own, issuer].concat(), key: key.serialize_pem() }
     }
 
-    /// Credentials whose intermediate certificate ends in so many seconds, long before their own.
+    /// Credentials whose intermediate expires after so many seconds, long before their own certificate.
     fn short(&self, role: Role, name: &str, seconds: u64) -> LiveCredentials {
         let intermediate = Validity::from_now(Duration::from_secs(seconds));
         let issued = self.issue(role, name, lasting(), intermediate);
@@ -103,7 +103,7 @@ async fn connection(
     (accepted, connected.map(TokioIo::into_inner).unwrap())
 }
 
-/// Reads until the connection is over, and tells why it is.
+/// Reads until the connection ends, and returns the reason.
 async fn over(mut stream: impl AsyncRead + Unpin) -> String {
     let error = bounded(stream.read_to_end(&mut Vec::new())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
@@ -125,7 +125,7 @@ async fn intermediate_expiry_ends_connection() {
     }
 }
 
-/// Servers of HTTP/2 that say hello, and nothing else.
+/// HTTP/2 servers that send their settings and nothing else.
 async fn greet_all(listener: tokio::net::TcpListener, credentials: LiveCredentials) {
     let server = Server::new(credentials, BOUND);
     let mut streams = Vec::new();

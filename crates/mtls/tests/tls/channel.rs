@@ -1,4 +1,4 @@
-//! gRPC over our connections.
+//! gRPC over mutual TLS.
 
 use std::{
     sync::{
@@ -29,8 +29,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 const LIMITS: Limits =
     Limits { handshakes: 8, connections: 8, connections_per_identity: 8, unread: BOUND };
 
-/// Serves gRPC health to everybody whom the handshake lets in, and checks who that is.
-/// Until the result is dropped.
+/// Serves gRPC health to all admitted peers and checks their identity. Stops when the result is dropped.
 fn serve(pki: &Pki, listener: TcpListener, limits: Limits) -> oneshot::Sender<()> {
     serve_as(pki.server(), listener, limits)
 }
@@ -167,7 +166,7 @@ async fn silent_peers_cannot_fill_listener() {
     for _ in 0..LIMITS.handshakes * 4 {
         silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
     }
-    // Those that came first were dropped, long before their time was over.
+    // The first were aborted long before their time limit.
     let dropped = bounded(silent[0].read(&mut [0; 1])).await;
     assert!(matches!(dropped, Ok(0) | Err(_)), "{dropped:?}");
     bounded(call(pki.connector(&address, "dpu-1").channel())).await.unwrap();
@@ -193,7 +192,7 @@ async fn one_identity_cannot_take_all_connections() {
     .await;
 }
 
-/// What every HTTP/2 client says first, and a ping.
+/// The first bytes of an HTTP/2 client, and a ping.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0pingping";
 
@@ -209,13 +208,13 @@ async fn a_peer_that_never_reads_loses_its_connection() {
     bounded(async { while deaf.write_all(&pings).await.is_ok() {} }).await;
 }
 
-/// For how many seconds certificates are good whose end is waited for: the first suits a quick machine,
-/// the next ones those on which it is over before all is said.
+/// Validity of certificates whose expiry is awaited, in seconds. The first suits a fast machine; the next ones are for
+/// machines on which it expires too early.
 const LIVES: [u64; 3] = [6, 18, 54];
-/// More than the longest of them.
+/// Longer than the longest of them.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Credentials that are good for so many seconds.
+/// Credentials that are valid for so many seconds.
 fn short_lived(pki: &Pki, role: Role, name: &str, seconds: u64) -> LiveCredentials {
     let validity = Validity::from_now(Duration::from_secs(seconds));
     let issued = pki.authority.issue(role, name, validity).unwrap();
@@ -229,7 +228,7 @@ struct Served {
     _server: oneshot::Sender<()>,
 }
 
-/// A connection of which one side's certificate ends soon.
+/// A connection with a certificate of one side that expires soon.
 async fn served(pki: &Pki, ending: Role) -> Served {
     for seconds in LIVES {
         let (listener, address) = listen().await;
@@ -250,13 +249,13 @@ async fn served(pki: &Pki, ending: Role) -> Served {
     panic!("no call succeeds, however long the certificates live");
 }
 
-/// Calls until one fails, and tells why.
+/// Calls until one fails, and returns its error.
 async fn until_refused(channel: &Channel) -> ConnectError {
     let refusal = async {
         loop {
             match call(channel.clone()).await {
                 Ok(()) => sleep(Duration::from_millis(20)).await,
-                // The call in which the connection ends tells of that alone.
+                // The call during which the connection ends has only a general error.
                 Err(status) if ConnectError::find(&status).is_none() => {}
                 Err(status) => return status,
             }
@@ -311,7 +310,7 @@ async fn a_connection_ends_with_its_servers_certificate() {
     assert!(matches!(error, ConnectError::DpuExpired { .. }), "{error}");
 }
 
-/// Whether a connection is renewed before the end of its certificate, which has a successor.
+/// Whether a connection is renewed before its certificate expires, which has a successor.
 async fn is_renewed_in_time(pki: &Pki, address: &str, seconds: u64) -> bool {
     let lasting = pki.connector(address, "dpu-1");
     let _lasting = bounded(lasting.connect()).await.unwrap();

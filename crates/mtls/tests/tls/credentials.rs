@@ -1,4 +1,4 @@
-//! Which files make credentials, and what the others are told.
+//! Valid and invalid files, and the messages for invalid ones.
 
 use std::{
     fs::{self, Permissions},

@@ -1,4 +1,4 @@
-//! Who gets in, who does not, and what both sides learn of it. Real sockets.
+//! Which peers are admitted, and what both sides learn of a refusal. Uses real sockets.
 
 use std::{
     fs,
@@ -33,8 +33,7 @@ pub(crate) async fn accept(
     server.accept(stream).await
 }
 
-/// Connects with `issued` to a server of `pki`; returns what the server says and which alert the
-/// client gets.
+/// Connects with `issued` to a server of `pki`. Returns the server's error and the client's alert.
 async fn refused(pki: &Pki, issued: Option<&Issued>) -> (String, Option<AlertDescription>) {
     let (listener, address) = listen().await;
     let server = pki.server();
@@ -143,7 +142,7 @@ async fn certificate_needs_exactly_one_identity() {
     assert!(reason.contains("\"root\" is no role"), "{reason}");
 }
 
-/// A TLS 1.2 ClientHello, byte by byte: our TLS library is built without that version.
+/// A TLS 1.2 ClientHello as bytes: rustls is built without that version.
 #[tokio::test]
 async fn tls_1_2_is_refused() {
     const CLIENT_HELLO: &[u8] = &[
@@ -190,7 +189,7 @@ async fn bytes_that_are_no_tls_are_refused() {
     assert!(matches!(bounded(accept(&listener, &server)).await, Err(HandshakeError::Tls(_))));
 }
 
-/// Sends until the peer takes no more.
+/// Sends until the peer's buffers are full.
 async fn fill(stream: &mut ServerStream) {
     let mut is_full = |context: &mut Context<'_>| {
         Poll::Ready(Pin::new(&mut *stream).poll_write(context, &[0; 65536]).is_pending())
@@ -206,14 +205,14 @@ async fn unread_answers_pause_the_client() {
     assert_eq!(bounded(stream.read_u8()).await.unwrap(), b'?');
     bounded(fill(&mut stream)).await;
     client.write_all(b"!").await.unwrap();
-    // Once another connection is made, the runtime has seen that there is something to read on this one.
+    // The runtime polls all sockets, so that it has seen the pending data once another connection is accepted.
     let _ = connection(&pki).await;
     let mut said = [0];
     let unheard = poll_fn(|context| {
         Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut ReadBuf::new(&mut said)))
     });
     assert!(unheard.await.is_pending());
-    // A task of its own: nobody but the connection wakes it.
+    // On a task of its own only the connection can wake it.
     let (mut reader, mut writer) = split(stream);
     let heard = tokio::spawn(async move { reader.read_u8().await });
     yield_now().await;
@@ -225,7 +224,7 @@ async fn unread_answers_pause_the_client() {
     assert_eq!(bounded(heard).await.unwrap().unwrap(), b'!');
 }
 
-/// What the connector says of a server that shows `issued` and asks for no client certificate.
+/// The connector's error for a server that shows `issued` and asks for no client certificate.
 pub(crate) async fn connect_error(pki: &Pki, issued: &Issued) -> ConnectError {
     let (listener, address) = listen().await;
     let (certificates, key) = chain(issued);
@@ -274,7 +273,7 @@ async fn expired_dpu_certificate_names_its_renewal() {
     assert!(said.contains(" spiffe://test.local/dpu/dpu-1 at "), "{said}");
     assert!(said.contains(" expired on 20") && said.ends_with(" on the DPU"), "{said}");
 
-    // Who it is, only its CA can say.
+    // Only a certificate of the trusted CA proves the identity.
     let strangers = Pki::new().authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
     let of_another = pki.authority.issue(Role::Dpu, "dpu-2", expired()).unwrap();
     for issued in [strangers, of_another] {
@@ -283,7 +282,7 @@ async fn expired_dpu_certificate_names_its_renewal() {
     }
 }
 
-/// What a server says that is shown `issued`.
+/// The server's error for a client that shows `issued`.
 pub(crate) async fn handshake_error(pki: &Pki, issued: &Issued) -> HandshakeError {
     let ((listener, address), server) = (listen().await, pki.server());
     let (accepted, _stream) = bounded(async {
@@ -301,7 +300,7 @@ async fn peer_refused_for_dates_is_named() {
         let error = handshake_error(&pki, &node_1(&pki, validity)).await;
         let HandshakeError::Outdated { holder, .. } = &error else { panic!("{error}") };
         assert_eq!(*holder, host("node-1"));
-        // Whoever makes a CA of its own may write any name.
+        // Any CA can put any name into a certificate.
         let strangers = handshake_error(&pki, &node_1(&Pki::new(), validity)).await;
         assert!(matches!(strangers, HandshakeError::Certificate(_)), "{strangers}");
     }

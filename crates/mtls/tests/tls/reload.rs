@@ -1,4 +1,4 @@
-//! Certificates that are replaced while programs run.
+//! Replaces certificates while programs run.
 
 use std::{
     fs::{self, Permissions},
@@ -19,14 +19,14 @@ use test_clock::wait_until_async;
 
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Credentials that follow their files from now on.
+/// Credentials that follow their files.
 fn follow(settings: &TlsSettings, role: Role) -> LiveCredentials {
     let live = LiveCredentials::load(settings, &[role]).unwrap();
     tokio::spawn(live.clone().follow(PERIOD));
     live
 }
 
-/// Another certificate for the same holder, told apart by its end.
+/// Another certificate for the same holder with a different expiry.
 fn renewed(pki: &Pki, role: Role, name: &str) -> Issued {
     pki.authority.issue(role, name, Validity::from_now(2 * HOUR)).unwrap()
 }
@@ -53,14 +53,14 @@ async fn files_renamed_into_place_are_followed() {
     wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
-/// The files are loaded again although a reload read the change, and not the look before.
+/// The files are loaded again although a reload, not the previous check, read the change.
 #[tokio::test]
 async fn files_put_back_after_a_reload_are_followed() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
     let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
     let earlier = [&settings.certificate, &settings.key].map(|path| fs::read(path).unwrap());
-    // No look in between: nothing else runs before the next await.
+    // No check happens in between: no other task runs before the next await.
     renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
     live.reload().await;
     let end = |live: &LiveCredentials| live.current().validity().not_after;
@@ -70,7 +70,7 @@ async fn files_put_back_after_a_reload_are_followed() {
     wait_until_async("the earlier ones are in force", async || end(&live) == end(&before)).await;
 }
 
-/// A certificate that begins in a moment, as on a machine whose clock is set meanwhile.
+/// The certificate becomes valid soon, as on a machine whose clock is set after the start.
 #[tokio::test]
 async fn certificates_of_later_are_waited_for() {
     let pki = Pki::new();
@@ -170,7 +170,7 @@ async fn readable_replacement_key_is_refused() {
     wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
-/// What replaces a good certificate, the problem it makes, and that the good one stays.
+/// Replaces a valid certificate, and expects `problem` and that the valid one stays.
 async fn refused(replacement: impl FnOnce(&Pki, &Path), problem: &str) {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
@@ -257,7 +257,7 @@ async fn certificate_expiry_is_announced() {
         warning.contains("short.crt expires on ") && warning.ends_with("renew it"),
         "{warning}"
     );
-    // One that lives for an hour is renewed by itself, and in time.
+    // A certificate of one hour is renewed automatically and in time.
     assert_eq!(told(Duration::from_secs(60), HOUR, 14 * DAY), None);
     assert!(told(2 * HOUR, HOUR / 2, 14 * DAY).is_some());
 }

@@ -1,4 +1,4 @@
-//! What the tests share: certificates in a folder, and raw peers that do what ours never would.
+//! Shared by the tests: certificates in a folder, and raw peers that misbehave.
 use std::{
     fs,
     future::Future,
@@ -23,7 +23,7 @@ pub(crate) const TRUST_DOMAIN: &str = "test.local";
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
-/// A CA with a folder for what it issues.
+/// A CA with a folder for its certificates.
 pub(crate) struct Pki {
     pub(crate) folder: TempDir,
     pub(crate) authority: Authority,
@@ -41,7 +41,7 @@ impl Pki {
         self.folder.path()
     }
 
-    /// The settings of a program that runs with `issued`, saved under `stem`.
+    /// The settings of a program with `issued`, saved under `stem`.
     pub(crate) fn save(&self, issued: &Issued, stem: &str) -> TlsSettings {
         let (certificate, key) = issued.save(self.path(), stem).unwrap();
         let ca = self.path().join("ca.crt");
@@ -68,7 +68,7 @@ impl Pki {
         Connector::new(self.live(Role::Host, "node-1"), address, dpu, BOUND).unwrap()
     }
 
-    /// A certificate that [`Authority::issue`] would never make.
+    /// A certificate that [`Authority::issue`] would never create.
     pub(crate) fn odd(&self, uris: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Issued {
         let ca_key = fs::read_to_string(self.path().join("ca.key")).unwrap();
         let ca_key = KeyPair::from_pem(&ca_key).unwrap();
@@ -123,7 +123,7 @@ pub(crate) fn chain(issued: &Issued) -> (Vec<CertificateDer<'static>>, PrivateKe
     )
 }
 
-/// A client that shows whatever certificate it is given and trusts every server.
+/// A client that shows any certificate and trusts every server.
 pub(crate) async fn raw_client(
     address: &str,
     issued: Option<&Issued>,
