@@ -1,6 +1,6 @@
-//! Durable commits per second: one caller against many that share transactions.
+//! Durable commits per second: one caller compared with many that share transactions.
 //!
-//! `cargo bench -p journal`. The ratio matters; the figures themselves are the disk's.
+//! `cargo bench -p journal`. The ratio matters; the absolute figures depend on the disk.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 
 use std::{
@@ -18,7 +18,7 @@ const SCHEMA: Schema = Schema { name: "bench", version: 1, tables: &[TABLE], mig
 #[tokio::main]
 async fn main() {
     let before = resident();
-    // Not in /tmp, which may be memory.
+    // /tmp may be in memory.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let open = |name: &str, commits| {
         Arc::new(Journal::open(&directory.path().join(name), SCHEMA, commits).unwrap())
@@ -43,7 +43,7 @@ async fn rate(journal: &Arc<Journal>, callers: usize) -> f64 {
     f64::from(commits) / begin.elapsed().as_secs_f64()
 }
 
-/// Commits until the time is over, 300 bytes each, to keys that come again.
+/// Commits 300 bytes at a time to recurring keys until the time is over.
 async fn call(journal: Arc<Journal>, caller: usize) -> u32 {
     let end = Instant::now() + LASTS;
     let mut commits = 0;

@@ -1,4 +1,4 @@
-//! Why a journal can't be opened, read or written.
+//! Errors of opening, reading and writing a journal.
 
 use std::{
     error::Error,
@@ -7,36 +7,36 @@ use std::{
     sync::Arc,
 };
 
-/// What went wrong underneath.
+/// The underlying error.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why a journal can't be opened. Its file is as it was.
+/// Why a journal cannot be opened. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The operating system refused something.
-    #[error("can't {doing} {}", path.display())]
+    /// The operating system refused an operation.
+    #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What, such as `create`.
+        /// The operation, such as `create`.
         doing: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process has it open.
-    #[error("{} is in use by another process: stop that one first", path.display())]
+    /// Another process has the file open.
+    #[error("{} is in use by another process: stop that process first", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It belongs to another program, or to none.
+    /// The file belongs to another program, or is no journal.
     #[error("{} is not a journal of {expected}, but {found}: move it away", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// The program that wanted it.
+        /// The program that opens it.
         expected: &'static str,
-        /// What it is.
+        /// What the file is.
         found: String,
     },
     /// A newer version of the program wrote it.
@@ -52,9 +52,9 @@ pub enum OpenError {
         /// The newest version that this program knows.
         known: u32,
     },
-    /// A version of the program wrote it that is too old for this one.
+    /// The file's version is too old to be migrated.
     #[error(
-        "{} has schema version {found}, and this program reads versions from {oldest} on: run one in \
+        "{} has schema version {found}, and this program reads versions from {oldest} on: run a version in \
          between first", path.display()
     )]
     TooOld {
@@ -65,9 +65,9 @@ pub enum OpenError {
         /// The oldest version that this program can read.
         oldest: u32,
     },
-    /// What an older version of the program wrote can't be turned into what this one reads.
+    /// A migration from an older version failed.
     #[error(
-        "{} can't be migrated from schema version {found}: run the program that wrote it",
+        "{} cannot be migrated from schema version {found}: run the program that wrote it",
         path.display()
     )]
     Migration {
@@ -75,10 +75,10 @@ pub enum OpenError {
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// Why not.
+        /// Why it failed.
         source: Cause,
     },
-    /// It can't be read. It is never overwritten.
+    /// The file is damaged. It is never overwritten.
     #[error(
         "{} is damaged: docs/OPERATIONS.md says under State and backups what to do before it is moved away",
         path.display()
@@ -91,13 +91,13 @@ pub enum OpenError {
     },
 }
 
-/// Why a journal can't be read.
+/// Why a journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The disk, or what is on it.
-    #[error("can't read the journal")]
+    /// The disk or the file's content failed.
+    #[error("cannot read the journal")]
     Failed(#[source] Cause),
-    /// The schema names no such table.
+    /// The schema has no such table.
     #[error("the journal has no table {0:?}")]
     NoTable(&'static str),
     /// The journal is closed.
@@ -105,18 +105,18 @@ pub enum ReadError {
     Closed,
 }
 
-/// Why a commit failed. Nothing of it has happened.
+/// Why a commit failed. None of its changes were made.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The disk, or what is on it. Shared by all commits of one transaction.
-    #[error("can't write {}", path.display())]
+    /// The disk or the file's content failed. All commits of the transaction get the same error.
+    #[error("cannot write {}", path.display())]
     Failed {
         /// The file.
         path: Arc<Path>,
-        /// Why.
+        /// The underlying error.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// The schema names no such table.
+    /// The schema has no such table.
     #[error("the journal has no table {0:?}")]
     NoTable(&'static str),
     /// The journal is closed.

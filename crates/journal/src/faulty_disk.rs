@@ -1,5 +1,5 @@
-//! A disk that fails, for tests: it refuses work, hangs, loses power, and then has lost or torn whatever
-//! was not synced.
+//! A failing disk for tests: it refuses operations, hangs, or loses power. After a power cut it has lost or torn
+//! anything that was not synced.
 
 use std::{
     io,
@@ -9,27 +9,27 @@ use std::{
 
 use crate::storage::StorageBackend;
 
-/// The error number of a broken disk: `EIO`.
+/// The error number of a broken disk, `EIO`.
 pub const BROKEN: i32 = 5;
-/// The error number of a full disk: `ENOSPC`.
+/// The error number of a full disk, `ENOSPC`.
 pub const FULL: i32 = 28;
 
-/// What a disk writes at once, in bytes: a torn write ends at such a boundary.
+/// The unit of atomic writes in bytes. A torn write ends at such a boundary.
 const SECTOR: usize = 512;
 
-/// A disk in memory. Cloning it gives the same one, so that a test keeps a hand on it while the
-/// journal writes: `Journal::open_with(path, schema, commits, move |_| disk.clone())`.
+/// A disk in memory. Clones share it, so that a test can control it while the journal writes: `Journal::open_with(path,
+/// schema, commits, move |_| disk.clone())`.
 #[derive(Clone, Debug, Default)]
 pub struct FaultyDisk(Arc<Disk>);
 
 #[derive(Debug, Default)]
 struct Disk {
     state: Mutex<State>,
-    /// Notified when the disk no longer hangs.
+    /// Notified when the disk stops hanging.
     answers: Condvar,
 }
 
-/// As long as it lives the disk hangs.
+/// Keeps the disk hanging until it is dropped.
 #[derive(Debug)]
 pub struct Hang(FaultyDisk);
 
@@ -42,20 +42,20 @@ impl Drop for Hang {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is safe.
+    /// The content after a power cut.
     synced: Vec<u8>,
-    /// What a reader sees.
+    /// The content that a reader sees.
     current: Vec<u8>,
-    /// What was done since the last sync, in order.
+    /// Operations since the last sync, in order.
     unsynced: Vec<Work>,
-    /// Writes, syncs and changes of length so far.
+    /// Number of writes, syncs and changes of length so far.
     done: usize,
     is_hanging: bool,
-    /// Before how many of them the power is cut.
+    /// The power is cut when `done` reaches this number.
     power_until: Option<usize>,
     failing_writes: Option<i32>,
     failing_syncs: Option<i32>,
-    /// The one piece of work that fails, by its number, and its error number.
+    /// The number of the operation that fails once, and its error number.
     failing_once: Option<(usize, i32)>,
 }
 
@@ -65,62 +65,61 @@ enum Work {
     Write { at: usize, bytes: Vec<u8> },
 }
 
-/// What became of a write that was not synced when the power was cut.
+/// The outcome of an unsynced write after a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is on the disk.
+    /// The disk has it.
     Kept,
-    /// It is not.
+    /// The disk does not have it.
     Lost,
-    /// Only so many of its sectors are, from its first.
+    /// The disk has only so many of its first sectors.
     Torn(usize),
 }
 
 impl FaultyDisk {
-    /// A disk with this content, all of it safe.
+    /// A disk with this content, all of it synced.
     #[must_use]
     pub fn holding(content: Vec<u8>) -> Self {
         let state = State { synced: content.clone(), current: content, ..State::default() };
         Self(Arc::new(Disk { state: Mutex::new(state), answers: Condvar::new() }))
     }
 
-    /// What a reader sees.
+    /// The content that a reader sees.
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
         self.state().current.clone()
     }
 
-    /// Makes all writes, syncs and changes of length wait until what it returns is dropped.
+    /// Makes all writes, syncs and changes of length wait until the result is dropped.
     #[must_use]
     pub fn hang(&self) -> Hang {
         self.state().is_hanging = true;
         Hang(self.clone())
     }
 
-    /// Makes all writes and changes of length fail with that error number, or none.
+    /// Makes all writes and changes of length fail with that error number. `None`: they succeed.
     pub fn fail_writes(&self, number: Option<i32>) {
         self.state().failing_writes = number;
     }
 
-    /// Makes all syncs fail with that error number, or none.
+    /// Makes all syncs fail with that error number. `None`: they succeed.
     pub fn fail_syncs(&self, number: Option<i32>) {
         self.state().failing_syncs = number;
     }
 
-    /// Makes one write, sync or change of length fail with that error number, after so many more.
+    /// Makes one write, sync or change of length fail with that error number, after `count` more.
     pub fn fail_once_after(&self, count: usize, number: i32) {
         let mut state = self.state();
         state.failing_once = Some((state.done.saturating_add(count), number));
     }
 
-    /// Cuts the power after so many more writes, syncs and changes of length: all later ones fail.
+    /// Cuts the power after `count` more writes, syncs and changes of length. All later ones fail.
     pub fn cut_power_after(&self, count: usize) {
         let mut state = self.state();
         state.power_until = Some(state.done.saturating_add(count));
     }
 
-    /// Switches the disk on again. `fate` decides, for each piece of unsynced work in order, what
-    /// became of it.
+    /// Restores the power. `fate` decides the outcome of each unsynced operation, in order.
     pub fn power_on(&self, mut fate: impl FnMut() -> Fate) {
         let mut state = self.state();
         for work in std::mem::take(&mut state.unsynced) {
@@ -142,7 +141,7 @@ impl FaultyDisk {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, once the disk does not hang.
+    /// The state. Blocks while the disk hangs.
     fn answering(&self) -> MutexGuard<'_, State> {
         let answering = self.0.answers.wait_while(self.state(), |state| state.is_hanging);
         answering.unwrap_or_else(PoisonError::into_inner)
@@ -178,7 +177,7 @@ impl Work {
             Self::SetLength(length) => content.resize(*length, 0),
             Self::Write { at, bytes } => {
                 let end = at + bytes.len();
-                // The change of length before it may have been lost.
+                // An earlier change of length may have been lost.
                 if content.len() < end {
                     content.resize(end, 0);
                 }

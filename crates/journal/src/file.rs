@@ -1,4 +1,4 @@
-//! The journal's file: how it comes to be, and what is refused.
+//! Creates, checks and opens the journal's file.
 
 use std::{
     ffi::OsString,
@@ -19,8 +19,8 @@ use crate::{
     store::{self, Store},
 };
 
-/// Makes the journal if there is none. It appears under its name only once it is whole and on the
-/// disk, so that a crash leaves either none or a good one.
+/// Creates the journal if it does not exist. The file gets its name only when it is complete and on the disk, so that a
+/// crash leaves either no file or a valid one.
 pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     if fs::symlink_metadata(path).is_ok() {
         return Ok(());
@@ -30,23 +30,23 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
     let draft = draft_of(path);
     write_draft(&draft, schema)?;
     publish(&draft, path).map_err(refused("create"))?;
-    // The file's own sync does not write its name: without this a power cut could take the file away
-    // with all that was committed to it since.
+    // Syncing the file does not sync its directory entry. Without this a power cut could remove the file with all later
+    // commits.
     sync_directory(directory).map_err(refused("sync the directory of"))
 }
 
-/// Refuses a file that is not the journal, or is damaged anywhere, without touching it.
+/// Refuses a file that is not this journal or is damaged, without changing it.
 ///
-/// redb believes a file that was closed, panics where a page of it holds nonsense, and repairs one that
-/// was not closed. So a copy in memory is repaired, and every page of it checked.
+/// redb trusts a file that was closed, panics on an invalid page of it, and repairs a file that was not closed.
+/// Therefore this function repairs a copy in memory and checks every page of the copy.
 pub(crate) fn check(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     match catch_unwind(|| check_unused(path, schema).and_then(|()| check_copy(path, schema))) {
         Ok(checked) => checked,
-        Err(_) => Err(damaged(path, "a page holds nonsense")),
+        Err(_) => Err(damaged(path, "a page is invalid")),
     }
 }
 
-/// Refuses a file that another process has open: a copy of it would look damaged.
+/// Refuses a file that another process has open: a copy taken while it writes would look damaged.
 fn check_unused(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     match Builder::new().set_cache_size(store::CACHE).open_read_only(path) {
         Ok(_) | Err(DatabaseError::RepairAborted) => Ok(()),
@@ -60,12 +60,13 @@ fn check_copy(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let bytes = fs::read(path).map_err(refused)?;
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64).and_then(|()| copy.write(0, &bytes)).map_err(refused)?;
+    // The database below is the second copy in memory; free the first.
     drop(bytes);
     let mut builder = Builder::new();
     let opened = builder.set_cache_size(store::CACHE).create_with_backend(copy);
     let mut database = opened.map_err(explain)?;
     if !database.check_integrity().map_err(explain)? {
-        return Err(damaged(path, "a page is not as it was written"));
+        return Err(damaged(path, "a page differs from its checksum"));
     }
     check_database(&database, path, schema)
 }
@@ -85,10 +86,10 @@ fn check_database(
     store::check_owner(&transaction, path, schema).map(drop)
 }
 
-/// The journal's owner alone may read and write it.
+/// Only the owner has access.
 const MODE: u32 = 0o600;
 
-/// Opens the file, which must exist, and closes it to other users.
+/// Opens an existing file and removes other users' access.
 pub(crate) fn open_backend(path: &Path) -> Result<FileBackend, OpenError> {
     let refused = |source| OpenError::Io { doing: "open", path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(refused)?;
@@ -111,7 +112,7 @@ fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
         .mode(MODE)
         .open(draft)
         .map_err(refused)?;
-    // Whatever the umask is.
+    // `mode` of OpenOptions is subject to the umask; this is not.
     file.set_permissions(Permissions::from_mode(MODE)).map_err(refused)?;
     let synced = file.try_clone().map_err(refused)?;
     Store::create(backend(file, draft)?, schema).map_err(|error| match error {
@@ -121,8 +122,8 @@ fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
     synced.sync_all().map_err(refused)
 }
 
-/// Gives the draft its name, unless another process was faster. By a link and not by renaming, which
-/// would replace the other's file.
+/// Gives the draft its name, unless another process was faster. A hard link fails if the name exists; a rename would
+/// replace the other process's file.
 fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(draft, path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
@@ -138,7 +139,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// One for each call: two of one process must not write into each other's.
+/// A name of its own for each call, because two threads may create a journal at the same time.
 fn draft_of(path: &Path) -> PathBuf {
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The journal as its users hold it.
+//! The handle of a journal.
 
 use std::{
     fmt,
@@ -23,11 +23,11 @@ use crate::{
     writer::{Health, Message, Statistics, Writer},
 };
 
-/// A durable table of records. Dropping it lets waiting commits finish first.
+/// Durable tables of records. Dropping it waits until pending commits have finished.
 pub struct Journal {
     schema: Schema,
     health: Arc<Health>,
-    /// `None` once it is being closed.
+    /// `None` while the journal is being closed.
     sender: Option<Sender<Message>>,
     writer: Option<JoinHandle<()>>,
 }
@@ -39,17 +39,17 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal in the file `path`, or creates it in a directory that exists. Its commits outlive
-    /// what `commits` says.
+    /// Opens the journal in the file `path`, or creates it in an existing directory. `commits` says what commits
+    /// survive.
     ///
     /// # Errors
-    /// See [`OpenError`]. A file that exists is as it was.
+    /// See [`OpenError`]. An existing file is unchanged.
     pub fn open(path: &Path, schema: Schema, commits: Outlives) -> Result<Self, OpenError> {
         Self::open_with(path, schema, commits, |file| file)
     }
 
-    /// Like [`Self::open`], with `wrap` between the journal and its file, so that a test can make
-    /// the disk fail. `wrap` is called again when the journal opens its file again after an error.
+    /// Like [`Self::open`], with `wrap` between the journal and its file, so that a test can make the disk fail. The
+    /// journal calls `wrap` again when it reopens its file after an error.
     ///
     /// # Errors
     /// As for [`Self::open`].
@@ -81,7 +81,7 @@ impl Journal {
         Ok(Self { schema, health, sender: Some(sender), writer: Some(writer) })
     }
 
-    /// All rows of `table`. Blocks: it is meant for the program's start.
+    /// Returns all rows of `table`. Blocks; intended for a program's start.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -94,24 +94,24 @@ impl Journal {
         rows.recv().map_err(|_| ReadError::Closed)?
     }
 
-    /// Makes all `changes`, in order, or none. They are queued at once, in the order of the calls;
-    /// the future is only for learning what became of them.
+    /// Makes all `changes` in order, or none. They are queued at once in the order of the calls, even if the future is
+    /// never polled. The future only returns the outcome.
     ///
     /// # Errors
-    /// See [`WriteError`]. Nothing has changed.
+    /// See [`WriteError`]. Then no change was made.
     pub fn commit(&self, changes: Vec<Change>) -> Commit {
         Commit(self.queue(changes))
     }
 
-    /// Makes all `changes` like [`Self::commit`], when nobody needs to know. A failure is logged.
+    /// Makes all `changes` like [`Self::commit`] for callers that do not need the outcome. A failure is logged.
     pub fn commit_lazily(&self, changes: Vec<Change>) {
         match self.check_tables(&changes) {
             Ok(()) => self.send(Message::Write { changes, answer: None, queued: Instant::now() }),
-            Err(error) => tracing::error!(%error, "a commit was dropped"),
+            Err(error) => tracing::error!(%error, "cannot commit to the journal: unknown table"),
         }
     }
 
-    /// Writes a row that nobody reads, to see whether writing works.
+    /// Writes an unused row to check that writing works.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -119,19 +119,19 @@ impl Journal {
         Commit(Ok(self.send_write(vec![Store::probe()])))
     }
 
-    /// Why the latest transaction failed. `None`: it did not.
+    /// The error of the latest transaction. `None`: it succeeded.
     #[must_use]
     pub fn problem(&self) -> Option<WriteError> {
         self.health.problem()
     }
 
-    /// How long the oldest write that is queued or under way has waited for the disk. `None`: there is none.
+    /// How long the oldest pending write has waited for the disk. `None`: no write is pending.
     #[must_use]
     pub fn waiting(&self) -> Option<Duration> {
         self.health.waiting()
     }
 
-    /// What it has done since it was opened.
+    /// Counters since the journal was opened.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.health.statistics()
@@ -156,8 +156,7 @@ impl Journal {
         }
     }
 
-    /// Should the writer be gone, the message is dropped with its `answer`, and its sender sees
-    /// that.
+    /// If the writer has ended the message is dropped with its `answer`, which the caller notices.
     fn send(&self, message: Message) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(message);
@@ -167,18 +166,18 @@ impl Journal {
 
 type Answer = oneshot::Receiver<Result<(), WriteError>>;
 
-/// A commit that is under way, whether somebody waits for it or not: a future of what became of it.
+/// A pending commit: a future of its outcome. Dropping it does not cancel the commit.
 #[derive(Debug)]
 pub struct Commit(Result<Answer, WriteError>);
 
 impl Commit {
-    /// Waits on a thread that may block.
+    /// Blocks until the commit is durable or has failed.
     ///
     /// # Errors
-    /// See [`WriteError`]. Nothing has changed.
+    /// See [`WriteError`]. Then no change was made.
     ///
     /// # Panics
-    /// On a thread that must not block, such as one of an asynchronous task.
+    /// If called on a thread that must not block, such as one of an asynchronous task.
     pub fn wait(self) -> Result<(), WriteError> {
         self.0?.blocking_recv().unwrap_or(Err(WriteError::Closed))
     }
@@ -203,7 +202,7 @@ impl Drop for Journal {
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
-            tracing::error!("the journal's writer panicked");
+            tracing::error!("the journal's writer thread panicked");
         }
     }
 }

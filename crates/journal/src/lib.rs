@@ -1,10 +1,13 @@
-//! A durable table of records with group commit.
+//! Durable tables of records with group commit.
 //!
-//! One file, a few tables of keys and values. A [`Journal::commit`] is in the file, and on the disk
-//! unless it need not [outlive][`Outlives`] the machine, when it returns; calls that wait at the same
-//! time share one transaction and one sync of the disk.
-//! After an I/O error the file is opened again by itself, and what the failed transaction may have
-//! left in it is taken back first: a commit that was answered with an error has not happened.
+//! A journal is one file with a few tables of keys and values. When a [`Journal::commit`] returns it is in the file,
+//! and on the disk unless it only has to [outlive][`Outlives`] the process. Calls that wait at the same time share one
+//! transaction and one sync.
+//!
+//! After an I/O error the journal reopens the file. It first undoes what the failed transaction may have left in it: a
+//! commit that returned an error has not happened.
+//!
+//! One thread, the writer, owns the file; callers send it messages. No lock guards the file.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -14,8 +17,8 @@ mod error;
 pub mod faulty_disk;
 mod file;
 mod journal;
+mod metadata;
 mod migrate;
-mod own_table;
 mod schema;
 pub mod storage;
 mod store;

@@ -1,14 +1,14 @@
-//! From the contents of an earlier version of the tables to those of the newest, step by step.
+//! Migrates the tables of an earlier version to the newest, step by step.
 
 use redb::{Database, ReadableTable, WriteTransaction};
 
 use crate::{
     Schema, Tables,
     error::Cause,
-    own_table::{OWN, VERSION, definition},
+    metadata::{METADATA, VERSION, definition},
 };
 
-/// Takes the last `steps` migrations of `schema`, in one transaction: all of them or none.
+/// Runs the last `steps` migrations of `schema` in one transaction: all or none.
 pub(crate) fn migrate(database: &Database, schema: &Schema, steps: usize) -> Result<(), Cause> {
     let transaction = database.begin_write()?;
     let mut tables = read(&transaction, schema)?;
@@ -18,7 +18,7 @@ pub(crate) fn migrate(database: &Database, schema: &Schema, steps: usize) -> Res
     }
     write(&transaction, &tables)?;
     transaction
-        .open_table(definition(OWN))?
+        .open_table(definition(METADATA))?
         .insert(VERSION, schema.version.to_string().as_bytes())?;
     transaction.commit()?;
     Ok(())

@@ -1,30 +1,28 @@
-//! Which tables a journal has, what is in them, and how those of an older version become these.
+//! Schemas and migrations.
 
 use std::collections::BTreeMap;
 
 use crate::error::Cause;
 
-/// Whose journal it is and what is in it.
+/// The owner, tables and version of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
-    /// The program. A file of another one is refused.
+    /// The owning program. A file of another program is refused.
     pub name: &'static str,
-    /// The version of the tables' contents. A file of a newer one is refused, and one of an older
-    /// version migrated when it is opened.
+    /// The version of the tables' contents. Opening refuses a newer file and migrates an older one.
     pub version: u32,
     /// The tables.
     pub tables: &'static [&'static str],
-    /// The way to this version: the last one leads here from the version before, the one before it
-    /// from the version before that, and so on.
+    /// The migrations to this version. The last leads here from the previous version, the one before it to the previous
+    /// version, and so on.
     pub migrations: &'static [Migration],
 }
 
-/// The rows of a table: keys, in order, with their values.
+/// The rows of a table in the order of their keys: keys and values.
 pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The contents of all tables of a schema, by name.
 pub type Tables = BTreeMap<&'static str, Rows>;
 
-/// Makes of what one version wrote what the next one reads. It must not depend on anything but the
-/// tables.
+/// Converts the tables of one version to the next. It must depend on nothing but the tables.
 pub type Migration = fn(&mut Tables) -> Result<(), Cause>;

@@ -1,4 +1,4 @@
-//! The tables in the file.
+//! The database in the file.
 
 use std::path::Path;
 
@@ -9,16 +9,15 @@ use redb::{
 
 use crate::{
     Change, OpenError, Outlives, Rows, Schema,
+    metadata::{METADATA, NAME, VERSION, definition},
     migrate::migrate,
-    own_table::{NAME, OWN, VERSION, definition},
     storage::StorageBackend,
     syncs::{Switched, Syncs},
 };
 
-/// How much memory redb may fill with pages, in bytes.
+/// Memory limit of redb's page cache, in bytes.
 pub(crate) const CACHE: usize = 512 * 1024;
 
-/// An open database.
 pub(crate) struct Store {
     database: Database,
     tables: &'static [&'static str],
@@ -27,8 +26,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database in `backend`, making it if `backend` is empty. After an unclean end it is
-    /// repaired first.
+    /// Opens the database in `backend`, and creates it if `backend` is empty. Repairs it first after an unclean end.
     pub(crate) fn open(
         backend: impl StorageBackend,
         path: &Path,
@@ -41,7 +39,7 @@ impl Store {
         let database = Builder::new()
             .set_cache_size(CACHE)
             .set_repair_callback(move |_| {
-                tracing::warn!(path = %place.display(), "the journal was not closed: repairing it");
+                tracing::warn!(path = %place.display(), "the journal was not closed; repairing it");
             })
             .create_with_backend(backend)
             .map_err(|error| explain(error, path, schema))?;
@@ -49,11 +47,10 @@ impl Store {
         let transaction = database.begin_read().map_err(|error| damaged(error.into()))?;
         let found = check_owner(&transaction, path, schema)?;
         drop(transaction);
-        bring_forward(&database, path, schema, found)?;
+        migrate_if_older(&database, path, schema, found)?;
         Ok(Self { database, tables: schema.tables, commits, syncs })
     }
 
-    /// Makes a new database in `backend`.
     pub(crate) fn create(backend: impl StorageBackend, schema: &Schema) -> Result<(), redb::Error> {
         let database = Builder::new().set_cache_size(CACHE).create_with_backend(backend)?;
         let transaction = database.begin_write()?;
@@ -61,7 +58,7 @@ impl Store {
             transaction.open_table(definition(table))?;
         }
         {
-            let mut own = transaction.open_table(definition(OWN))?;
+            let mut own = transaction.open_table(definition(METADATA))?;
             own.insert(NAME, schema.name.as_bytes())?;
             own.insert(VERSION, schema.version.to_string().as_bytes())?;
         }
@@ -69,27 +66,27 @@ impl Store {
         Ok(())
     }
 
-    /// A change that no reader looks at.
+    /// A change that no reader sees.
     pub(crate) fn probe() -> Change {
-        Change::put(OWN, *b"probe", *b"")
+        Change::put(METADATA, *b"probe", *b"")
     }
 
-    /// Makes all `changes`, or none. Appends to `take_back` what undoes each: to be carried out from its
-    /// end to its beginning.
+    /// Makes all `changes`, or none. Appends the inverse of each to `undo`, to be applied from its end to its
+    /// start.
     pub(crate) fn apply(
         &self,
         changes: &[Change],
-        take_back: &mut Vec<Change>,
+        undo: &mut Vec<Change>,
     ) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        for table in self.tables.iter().copied().chain([OWN]) {
+        for table in self.tables.iter().copied().chain([METADATA]) {
             let mut of_table = changes.iter().filter(|change| change.table == table).peekable();
             if of_table.peek().is_some() {
-                change_table(&transaction, table, of_table, take_back)?;
+                change_table(&transaction, table, of_table, undo)?;
             }
         }
         transaction.commit()?;
-        // The first one is synced in any case: see [`Syncs`].
+        // The first commit was synced in any case: see [`Syncs`].
         self.syncs.set(self.commits == Outlives::Machine);
         Ok(())
     }
@@ -98,7 +95,7 @@ impl Store {
         let transaction = self.database.begin_read()?;
         let table = match transaction.open_table(definition(table)) {
             Ok(table) => table,
-            // The schema grew since the file was made.
+            // The schema has grown since the file was created.
             Err(TableError::TableDoesNotExist(_)) => return Ok(Rows::new()),
             Err(error) => return Err(error.into()),
         };
@@ -112,7 +109,7 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// The database is dropped after this, and marks its file as closed: that has to be synced.
+    /// Dropping the database after this marks its file as closed. That write must be synced.
     fn drop(&mut self) {
         self.syncs.set(true);
     }
@@ -122,7 +119,7 @@ fn change_table<'a>(
     transaction: &WriteTransaction,
     name: &'static str,
     changes: impl Iterator<Item = &'a Change>,
-    take_back: &mut Vec<Change>,
+    undo: &mut Vec<Change>,
 ) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(definition(name))?;
     for Change { key, value, .. } in changes {
@@ -131,13 +128,13 @@ fn change_table<'a>(
             None => table.remove(key.as_slice())?,
         };
         let before = before.map(|before| before.value().to_vec());
-        take_back.push(Change { table: name, key: key.clone(), value: before });
+        undo.push(Change { table: name, key: key.clone(), value: before });
     }
     Ok(())
 }
 
-/// Migrates what an older version wrote. A power cut leaves it as it was, or migrated.
-fn bring_forward(
+/// Migrates the tables of an older version. A power cut leaves them either unchanged or migrated.
+fn migrate_if_older(
     database: &Database,
     path: &Path,
     schema: &Schema,
@@ -155,8 +152,7 @@ fn bring_forward(
     })
 }
 
-/// Refuses a database of another program, of a newer version, or of one too old to be migrated. Tells
-/// its version.
+/// Returns the schema version. Refuses a database of another program, of a newer version, or of one too old to migrate.
 pub(crate) fn check_owner(
     transaction: &ReadTransaction,
     path: &Path,
@@ -164,10 +160,10 @@ pub(crate) fn check_owner(
 ) -> Result<u32, OpenError> {
     let foreign =
         |found: String| OpenError::Foreign { path: path.to_owned(), expected: schema.name, found };
-    let own = match transaction.open_table(definition(OWN)) {
+    let own = match transaction.open_table(definition(METADATA)) {
         Ok(own) => own,
         Err(TableError::Storage(error)) => return Err(damaged(path, error.into())),
-        Err(_) => return Err(foreign("some other program's database".into())),
+        Err(_) => return Err(foreign("another program's database".into())),
     };
     let text = |key: &[u8]| {
         let value = own.get(key).map_err(|error| damaged(path, error.into()))?;
@@ -190,7 +186,7 @@ pub(crate) fn check_owner(
     }
 }
 
-/// What a refusal to open means.
+/// Converts redb's error of opening a file.
 pub(crate) fn explain(error: DatabaseError, path: &Path, schema: &Schema) -> OpenError {
     let path = path.to_owned();
     match error {
@@ -207,7 +203,7 @@ pub(crate) fn explain(error: DatabaseError, path: &Path, schema: &Schema) -> Ope
     }
 }
 
-/// Errors that redb makes up itself, such as for a wrong magic number, have no number.
+/// redb's own I/O errors, such as for a wrong magic number, have no OS error number.
 fn is_of_the_system(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some()
 }

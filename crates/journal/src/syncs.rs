@@ -1,4 +1,4 @@
-//! What a commit outlives, and the syncs that it takes.
+//! What a commit outlives, and the syncs that this needs.
 
 use std::{
     io,
@@ -11,23 +11,21 @@ use std::{
 
 use crate::storage::{BackendError, StorageBackend};
 
-/// What a commit outlives once it is answered.
+/// What a commit survives once it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlives {
-    /// The machine, however it goes down: the commit is on the disk.
+    /// A crash of the machine: the commit is on the disk.
     Machine,
-    /// The process, however it ends: the commit is with the operating system, which writes it to the
-    /// disk when it thinks fit. Should the machine go down before, the journal may lack commits, or
-    /// be damaged.
+    /// The end of the process: the commit is in the operating system's cache. If the machine goes down before it is
+    /// written back, the journal may lack commits or be damaged.
     Process,
 }
 
 /// Whether a backend syncs.
 ///
-/// redb believes a file that it has closed, and checks every page of one that it has not. So that it
-/// is not mistaken when the machine goes down, a journal whose commits are not synced syncs all the
-/// same when it is opened, at the first commit, which takes the trust from the file, and when it is
-/// closed.
+/// redb trusts a file that was closed, and checks every page of one that was not. To keep this right when the machine
+/// goes down, an unsynced journal still syncs when it is opened, at its first commit, which marks the file as not
+/// closed, and when it is closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Syncs(Arc<AtomicBool>);
 
@@ -47,7 +45,7 @@ impl Syncs {
     }
 }
 
-/// A backend that syncs as it is told.
+/// A backend that syncs only while `syncs` is set.
 #[derive(Debug)]
 pub(crate) struct Switched<B> {
     pub(crate) backend: B,

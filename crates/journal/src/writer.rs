@@ -1,8 +1,8 @@
-//! The one thread that has the file.
+//! The thread that owns the file.
 //!
-//! Commits come to it in a queue, in the order of their calls. All that have come while a transaction was
-//! being synced are the next one together. Nothing else reads or writes the file, so that no lock guards
-//! it; only [`Health`] is looked at by others.
+//! Commits arrive in a queue, in the order of their calls. All commits that arrived during a transaction's sync share
+//! the next transaction. No other code reads or writes the file, so that no lock guards it. Other threads only read
+//! [`Health`], which has a mutex of its own.
 
 use std::{
     path::Path,
@@ -17,10 +17,9 @@ use tokio::sync::oneshot;
 
 use crate::{Change, OpenError, ReadError, Rows, WriteError, error::Cause, store::Store};
 
-/// How many commits share a transaction at most.
+/// Most commits of one transaction.
 const GROUP: usize = 512;
 
-/// What the writer is asked.
 pub(crate) enum Message {
     Read { table: &'static str, answer: Sender<Result<Rows, ReadError>> },
     Write { changes: Vec<Change>, answer: Option<Answer>, queued: Instant },
@@ -28,7 +27,6 @@ pub(crate) enum Message {
 
 type Answer = oneshot::Sender<Result<(), WriteError>>;
 
-/// A transaction's members.
 #[derive(Default)]
 struct Group {
     commits: u64,
@@ -36,53 +34,52 @@ struct Group {
     answers: Vec<Answer>,
 }
 
-/// What a journal has done since it was opened.
+/// Counters of a journal since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Commits that succeeded.
     pub commits: u64,
-    /// Transactions that they took.
+    /// Transactions of these commits.
     pub transactions: u64,
 }
 
-/// How the writer is doing.
 #[derive(Debug, Default)]
 pub(crate) struct Health(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     problem: Option<WriteError>,
-    /// When the oldest write under way was queued. Those in the queue are younger. `None`: none is under way.
+    /// When the oldest write in progress was queued; queued writes are younger. `None`: no write is in progress.
     waiting_since: Option<Instant>,
     statistics: Statistics,
 }
 
-/// Opens the store again.
+/// Reopens the store.
 type Open = Box<dyn Fn() -> Result<Store, OpenError> + Send>;
 
 pub(crate) struct Writer {
-    /// `None` after an error: redb refuses all further work on a file that failed.
+    /// `None` after an error: redb refuses all further work on a failed file.
     store: Option<Store>,
     open: Open,
     path: Arc<Path>,
-    /// What undoes the transaction that failed: it may be in the file all the same, when it was the
-    /// sync that failed.
-    take_back: Vec<Change>,
+    /// Inverse changes of the failed transaction. The file may contain the transaction even so, if only the sync
+    /// failed.
+    undo: Vec<Change>,
     health: Arc<Health>,
 }
 
 impl Writer {
     pub(crate) fn new(store: Store, open: Open, path: &Path, health: Arc<Health>) -> Self {
-        Self { store: Some(store), open, path: path.into(), take_back: Vec::new(), health }
+        Self { store: Some(store), open, path: path.into(), undo: Vec::new(), health }
     }
 
-    /// Serves until all senders are gone and their messages are done.
+    /// Runs until all senders are gone and their messages are handled.
     pub(crate) fn serve(mut self, messages: &Receiver<Message>) {
         let mut next = None;
         while let Some(message) = next.take().or_else(|| messages.recv().ok()) {
             match message {
                 Message::Read { table, answer } => {
-                    // A reader that is gone needs no answer.
+                    // The caller may have stopped waiting.
                     let _ = answer.send(self.read(table));
                 }
                 Message::Write { changes, answer, queued } => {
@@ -108,30 +105,30 @@ impl Writer {
         });
         self.health.note(&result, group.commits);
         for answer in group.answers {
-            // A caller that is gone needs no answer.
+            // The caller may have stopped waiting.
             let _ = answer.send(result.clone());
         }
     }
 
     fn write(&mut self, changes: &[Change]) -> Result<(), Cause> {
-        let mut take_back = Vec::new();
-        let result = self.opened()?.apply(changes, &mut take_back);
+        let mut undo = Vec::new();
+        let result = self.opened()?.apply(changes, &mut undo);
         if result.is_err() {
             self.store = None;
-            take_back.reverse();
-            self.take_back = take_back;
+            undo.reverse();
+            self.undo = undo;
         }
         Ok(result?)
     }
 
-    /// The store, opened again and set right if need be.
+    /// The store. Reopens it after an error and first undoes the failed transaction.
     fn opened(&mut self) -> Result<&Store, Cause> {
         if self.store.is_none() {
             let store = (self.open)()?;
-            // Before anything else is written: whoever was told that it failed may have tried again.
-            store.apply(&self.take_back, &mut Vec::new())?;
-            self.take_back.clear();
-            tracing::info!("the journal is open again");
+            // Undo before any other write: a caller that got the error may have queued the same change again.
+            store.apply(&self.undo, &mut Vec::new())?;
+            self.undo.clear();
+            tracing::info!("the journal is open again after an error");
             return Ok(self.store.insert(store));
         }
         self.store.as_ref().ok_or_else(|| "the journal is not open".into())
@@ -145,7 +142,7 @@ impl Group {
         self.answers.extend(answer);
     }
 
-    /// Takes in the commits that wait, up to the first message that is none, which it returns.
+    /// Adds the waiting commits up to the first message of another kind, which it returns.
     fn gather(&mut self, messages: &Receiver<Message>) -> Option<Message> {
         for _ in 1..GROUP {
             match messages.try_recv().ok()? {
@@ -185,7 +182,7 @@ impl Health {
             }
             Err(error) => {
                 let cause = std::error::Error::source(error).map(ToString::to_string);
-                tracing::error!(%error, cause, commits, "a transaction failed");
+                tracing::error!(%error, cause, commits, "a journal transaction failed");
             }
         }
     }

@@ -1,7 +1,6 @@
-//! What runs the steps, and undoes them.
+//! Runs and undoes steps.
 //!
-//! The engine takes no lock: it runs on its caller's thread, and the caller holds whatever keeps others
-//! from what the steps change.
+//! The engine takes no lock and runs on its caller's thread. The caller holds the locks for what the steps change.
 
 use std::{error::Error, fmt};
 
@@ -10,16 +9,16 @@ use crate::{
     step::{Step, Steps},
 };
 
-/// A step that failed, and what its undoing left behind.
+/// A failed step, and the undos that failed after it.
 #[derive(Debug)]
 pub struct Failed<E> {
     /// The step that failed.
     pub step: &'static str,
-    /// For which of the contexts, counted from zero.
+    /// The index of its context.
     pub context: usize,
-    /// Why. `None`: a fault test made it fail.
+    /// The error. `None`: a fault test caused the failure.
     pub source: Option<E>,
-    /// The undos that failed, in the order they ran.
+    /// The failed undos, in their order.
     pub left: Vec<Left<E>>,
 }
 
@@ -28,9 +27,9 @@ pub struct Failed<E> {
 pub struct Left<E> {
     /// The step whose undo failed.
     pub step: &'static str,
-    /// For which of the contexts, counted from zero.
+    /// The index of its context.
     pub context: usize,
-    /// Why.
+    /// The error.
     pub source: E,
 }
 
@@ -64,11 +63,11 @@ pub fn run<C, E: Error + Send + Sync + 'static>(
     run_together(&mut [(steps, context)])
 }
 
-/// Runs several contexts side by side, each with its own steps: the first step of each, then the second of each, and
-/// so on, whatever these are called. When one fails, undoes it and all before it, of every context, in reverse.
+/// Runs several contexts in parallel steps: the first step of each, then the second of each, whatever their names. If a
+/// step fails, undoes it and all earlier steps of every context, in reverse.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn run_together<C, E: Error + Send + Sync + 'static>(
     sagas: &mut [(&Steps<C, E>, &mut C)],
 ) -> Result<(), Failed<E>> {
@@ -87,8 +86,8 @@ pub fn run_together<C, E: Error + Send + Sync + 'static>(
     Ok(())
 }
 
-/// Undoes what was run when the step of that position failed for the context of that number. That step is undone,
-/// too: it may have done a part.
+/// Undoes everything that ran before the step at `position` failed for context `number`. The failed step is undone,
+/// too, because it may have had a part of its effect.
 fn undo_together<C, E: Error + Send + Sync + 'static>(
     sagas: &mut [(&Steps<C, E>, &mut C)],
     position: usize,
@@ -103,8 +102,8 @@ fn undo_together<C, E: Error + Send + Sync + 'static>(
     left
 }
 
-/// Runs those of the steps that are `wanted` by name, in order, up to the first that fails, and
-/// undoes none: whatever works goes on working.
+/// Runs the steps that are `wanted` by name, in order, up to the first failure. It undoes nothing, because a running
+/// pod uses the other steps' effects.
 ///
 /// # Errors
 /// The first step that failed.
@@ -124,7 +123,7 @@ pub fn repair<C, E: Error + Send + Sync + 'static>(
     Ok(())
 }
 
-/// Undoes the steps in reverse, going on past failures, and returns these.
+/// Undoes the steps in reverse. Continues after failures and returns them.
 pub fn undo<C, E: Error + Send + Sync + 'static>(
     steps: &Steps<C, E>,
     context: &mut C,
@@ -137,13 +136,14 @@ pub fn undo<C, E: Error + Send + Sync + 'static>(
     steps.iter().rev().filter_map(undo_one).collect()
 }
 
-/// `Err(None)`: a fault test made the step fail.
+/// `Err(None)`: a fault test caused the failure.
 fn attempt<C, E: Error + Send + Sync + 'static>(
     step: &'static dyn Step<C, Error = E>,
     way: Way,
     context: &mut C,
 ) -> Result<(), Option<E>> {
     traces::step(step.name()).in_scope(|| step.run(context)).map_err(Some)?;
+    // The fault comes after the step's work, which is the hardest case for its undo.
     points::strike_step(way, step.name()).map_err(|points::Struck| None)
 }
 
@@ -162,7 +162,7 @@ mod tests {
 
     impl Error for Refused {}
 
-    /// Appends to the log; fails if the log's owner says so.
+    /// Appends to the log, and fails if the log says so.
     struct Named(&'static str);
 
     #[derive(Default)]

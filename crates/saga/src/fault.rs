@@ -1,12 +1,12 @@
-//! Faults that tests ask for. Compiled only with the feature `fault-injection`, which no release
-//! build has.
+//! Fault injection for tests. Compiled only with the feature `fault-injection`, which no release build has.
 //!
-//! A test sets `OFFLOAD_FAULTS` to a folder when it starts the program, and creates a file there to
-//! strike the next time the point of that name is passed: `fail-<point>` makes a step fail after its
-//! work is done (the hardest case for its undo), `kill-<point>` kills the process by SIGKILL.
-//! The file is removed when it strikes, and whoever removes it is struck: of several threads that pass
-//! the point at once, one. To a file `trace`, if there is one, the name of each point that is passed is
-//! appended.
+//! A test sets `OFFLOAD_FAULTS` to a folder when it starts the program, and creates files there:
+//! - `fail-<point>` makes the step fail after its work is done (the hardest case for its undo).
+//! - `kill-<point>` kills the process with SIGKILL.
+//! - `trace`: the name of each passed point is appended to it.
+//!
+//! A fault happens the next time its point is passed, once: it removes its file first. If several threads pass the
+//! point at the same time, only the one that removed the file is affected.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ fn folder() -> Option<&'static PathBuf> {
     FOLDER.get_or_init(|| env::var_os("OFFLOAD_FAULTS").map(PathBuf::from)).as_ref()
 }
 
-/// A point at which the process may be killed.
+/// Kills the process if the test has created the point's file.
 pub(crate) fn pass(point: &str) {
     let Some(folder) = folder() else { return };
     trace(folder, point);
@@ -33,12 +33,12 @@ pub(crate) fn pass(point: &str) {
 }
 
 fn die() {
-    // What the kernel lets live, such as the first process of a namespace, ends all the same.
+    // SIGKILL does not end the first process of a PID namespace.
     let _ = raise(Signal::SIGKILL);
     std::process::abort();
 }
 
-/// A point at which the process may be killed. Tells whether the step shall fail.
+/// Passes a point. Returns whether the step must fail.
 pub(crate) fn strikes(point: &str) -> bool {
     pass(point);
     folder().is_some_and(|folder| fs::remove_file(folder.join(format!("fail-{point}"))).is_ok())
@@ -46,7 +46,7 @@ pub(crate) fn strikes(point: &str) -> bool {
 
 fn trace(folder: &Path, point: &str) {
     if let Ok(mut file) = File::options().append(true).open(folder.join("trace")) {
-        // One write, so that the lines of several threads don't mingle.
+        // A single write keeps the lines of several threads apart.
         let _ = file.write_all(format!("{point}\n").as_bytes());
     }
 }

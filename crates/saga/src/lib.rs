@@ -1,8 +1,7 @@
-//! Named steps, each with its undo, run by one engine.
+//! Named steps with undo, run by one engine.
 //!
-//! A step is idempotent: running it where its effect is already in place changes nothing, and so
-//! does undoing it where there is nothing to undo. That is what lets the same list serve the first
-//! attempt, a retry and the recovery after a crash.
+//! A step is idempotent: running it when its effect is in place changes nothing, and so does undoing it when there is
+//! nothing to undo. Therefore the same list serves the first attempt, a retry and the recovery after a crash.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

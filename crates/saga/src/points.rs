@@ -1,18 +1,18 @@
-//! Where a test can make a step fail, or kill the process: after each step, whichever way it was run,
-//! and at milestones between the steps. Without the feature `fault-injection` none of it does anything.
+//! Kill points: places at which a test can make a step fail or kill the process. They are after each run, repair and
+//! undo of a step, and at declared places between steps. Without the feature `fault-injection` they do nothing.
 
 use std::error::Error;
 
 use crate::step::Steps;
 
-/// A way of running a step. Each is a point of its own.
+/// How a step runs. Each way has its own kill point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By [`crate::run`]: the point has the step's name.
+    /// By [`crate::run`]: the kill point has the step's name.
     Run,
     /// By [`crate::repair`]: `repair-<step>`.
     Repair,
-    /// Backwards: `undo-<step>`.
+    /// By [`crate::undo`]: `undo-<step>`.
     Undo,
 }
 
@@ -26,7 +26,7 @@ impl Way {
     }
 }
 
-/// The points at which a process that runs these steps in these ways can be killed.
+/// The kill points of these steps for these ways.
 #[must_use]
 pub fn kill_points<C, E: Error + Send + Sync + 'static>(
     steps: &Steps<C, E>,
@@ -36,8 +36,8 @@ pub fn kill_points<C, E: Error + Send + Sync + 'static>(
     ways.iter().flat_map(of_way).collect()
 }
 
-/// Declares the places in a program's flows, between its steps, at which it can be killed: an enum
-/// whose `ALL` names every one, and whose `pass` is called there.
+/// Declares a program's kill points between its steps: an enum whose `ALL` names them, with a method `pass` to call at
+/// each.
 #[macro_export]
 macro_rules! milestones {
     (
@@ -53,10 +53,10 @@ macro_rules! milestones {
         }
 
         impl $name {
-            /// The names of all.
+            /// All names.
             $visibility const ALL: &'static [&'static str] = &[$($point),+];
 
-            /// The program has come to this place: a test may kill it here.
+            /// Passes the kill point: a test may kill the program here.
             $visibility fn pass(self) {
                 $crate::pass(match self {
                     $(Self::$milestone => $point,)+
@@ -66,8 +66,7 @@ macro_rules! milestones {
     };
 }
 
-/// The process has come to a milestone: a test may kill it here. Called by what [`milestones`]
-/// declares.
+/// Passes a kill point between steps. Called by the enums of [`milestones`].
 #[cfg_attr(
     not(feature = "fault-injection"),
     expect(unused_variables, reason = "no test asks for a fault")
@@ -77,7 +76,7 @@ pub fn pass(milestone: &'static str) {
     crate::fault::pass(milestone);
 }
 
-/// A test made the step fail.
+/// A test caused the step's failure.
 pub(crate) struct Struck;
 
 #[cfg(feature = "fault-injection")]

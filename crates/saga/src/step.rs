@@ -2,25 +2,24 @@
 
 use std::error::Error;
 
-/// One step of a saga over the context `C`.
+/// A step of a saga over the context `C`.
 pub trait Step<C>: Sync {
-    /// What a step or its undo fails with.
+    /// The error of a step or its undo.
     type Error: Error + Send + Sync + 'static;
 
-    /// The step's stable name, in logs, in `dpuctl describe` and in fault tests.
+    /// The step's stable name in logs, `dpuctl describe` and fault tests.
     fn name(&self) -> &'static str;
 
-    /// Brings the step's effect about.
+    /// Makes the step's effect.
     ///
     /// # Errors
-    /// When the effect is not in place afterwards. Whatever was done of it, `undo` takes back.
+    /// If the effect is not completely in place. `undo` removes a partial effect.
     fn run(&self, context: &mut C) -> Result<(), Self::Error>;
 
-    /// Takes the step's effect back, wholly or partly done. Without one of its own, a step leaves
-    /// nothing that has to be taken back.
+    /// Removes the step's effect, complete or partial. The default suits a step whose effect need not be removed.
     ///
     /// # Errors
-    /// When some of the effect is left.
+    /// If a part of the effect is left.
     fn undo(&self, _context: &mut C) -> Result<(), Self::Error> {
         Ok(())
     }

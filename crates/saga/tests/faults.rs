@@ -1,6 +1,6 @@
-//! What a test can do to a program by files in the folder `OFFLOAD_FAULTS`.
+//! Fault injection by files in the folder `OFFLOAD_FAULTS`.
 //!
-//! A process reads that variable once, so each test starts this test program again, as the program under test.
+//! A process reads that variable once, so that each test starts this test program again as the program under test.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may")]
 
 use std::{
@@ -23,7 +23,7 @@ saga::milestones! {
     }
 }
 
-/// A step that prints what is done.
+/// A step that prints its runs and undos.
 struct Printed(&'static str);
 
 impl Step<()> for Printed {
@@ -44,7 +44,7 @@ impl Step<()> for Printed {
     }
 }
 
-/// The program under test: runs the steps, and repairs them if that succeeds.
+/// The program under test: runs the steps, and repairs them after a success.
 fn program() {
     Milestone::Begun.pass();
     let result = saga::run(STEPS, &mut ()).and_then(|()| saga::repair(STEPS, |_| true, &mut ()));
@@ -56,7 +56,7 @@ fn program() {
     }
 }
 
-/// Runs the program with files of these names in its folder of faults. The named test has to call [`program`].
+/// Runs the program with these files in its fault folder. The named test must call [`program`].
 fn run_with_faults(test: &str, faults: &[&str]) -> (TempDir, Output) {
     let folder = tempfile::tempdir().unwrap();
     faults.iter().for_each(|fault| fs::write(folder.path().join(fault), "").unwrap());
@@ -73,7 +73,7 @@ fn is_program() -> bool {
     env::var_os(FOLDER).is_some()
 }
 
-/// What the program says that it did.
+/// The output of the program.
 fn done(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let done = text.lines().filter_map(|line| line.split_once("did: "));

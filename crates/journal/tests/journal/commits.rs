@@ -1,4 +1,4 @@
-//! Commits, and what is read of them.
+//! Commits and reads.
 
 use futures::future::join_all;
 use journal::{Change, Journal, Outlives::Machine, ReadError, WriteError};

@@ -1,4 +1,4 @@
-//! Disks that fail or hang, and power cuts.
+//! Failing and hanging disks, and power cuts.
 
 use std::{error::Error, time::Duration};
 
@@ -11,17 +11,17 @@ use test_clock::wait_until;
 
 use crate::support::{Chance, PODS, Place, VALUE, empty_journal, open_on, place, put, row, rows};
 
-/// An empty journal on a disk that can be made to fail.
+/// An empty journal on a faulty disk.
 fn faulty(place: &Place) -> (Journal, FaultyDisk) {
     let disk = FaultyDisk::holding(empty_journal(place));
     (open_on(place, &disk).unwrap(), disk)
 }
 
-/// How many commits a power cut comes into the middle of.
+/// Number of commits before and after which the power is cut.
 const COMMITS: usize = 3;
 
-/// Commits `a`, fails to commit over it, mends the disk, and commits again.
-async fn fail_and_mend(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
+/// Commits `a`, fails to overwrite it, repairs the disk, and commits again.
+async fn fail_and_recover(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
     let place = place();
     let (journal, disk) = faulty(&place);
     journal.commit(vec![put("a", "1")]).await.unwrap();
@@ -46,17 +46,17 @@ async fn fail_and_mend(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
 
 #[tokio::test]
 async fn full_disk_is_reported_and_survived() {
-    fail_and_mend(FaultyDisk::fail_writes, FULL).await;
+    fail_and_recover(FaultyDisk::fail_writes, FULL).await;
 }
 
 #[tokio::test]
 async fn broken_disk_is_reported_and_survived() {
-    fail_and_mend(FaultyDisk::fail_writes, BROKEN).await;
+    fail_and_recover(FaultyDisk::fail_writes, BROKEN).await;
 }
 
 #[tokio::test]
 async fn a_commit_whose_sync_failed_has_not_happened() {
-    fail_and_mend(FaultyDisk::fail_syncs, BROKEN).await;
+    fail_and_recover(FaultyDisk::fail_syncs, BROKEN).await;
 }
 
 #[tokio::test]
@@ -102,8 +102,7 @@ fn blocking_caller_gets_the_result() {
     assert!(matches!(foreign, Err(WriteError::NoTable("foreign"))), "{foreign:?}");
 }
 
-/// An error with its causes: a transaction that comes after a failed one tells of opening the file
-/// again.
+/// An error with its causes. A transaction after a failed one reports the reopening.
 fn chain(error: &dyn Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();
@@ -130,8 +129,7 @@ async fn what_was_answered_survives_a_power_cut() {
     journal.commit(vec![put("after", "1")]).await.unwrap();
 }
 
-/// How many different disks each power cut leaves behind: all, nothing, and mixtures of what was
-/// not synced, by chance and with torn writes.
+/// Number of disk states per power cut: everything, nothing, and random mixtures of unsynced writes, some of them torn.
 const REMAINS: u64 = 16;
 
 #[tokio::test]
@@ -167,7 +165,7 @@ async fn power_cut_loses_no_answered_commit() {
     println!("figure: {tried} disks opened again after a power cut amid writing");
 }
 
-/// How many commits were answered.
+/// The number of answered commits.
 async fn commit_until_cut(place: &Place, disk: &FaultyDisk) -> usize {
     let Ok(journal) = open_on(place, disk) else { return 0 };
     for number in 0..COMMITS {

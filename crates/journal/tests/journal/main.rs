@@ -1,4 +1,4 @@
-//! The journal on real files, and on a disk that fails.
+//! The journal on real files and on a faulty disk.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod commits;

@@ -11,7 +11,7 @@ use crate::support::{NETWORKS, PODS, kill_and_keep, place, put, row, rows};
 
 const FIRST: Schema = Schema { name: "test", version: 1, tables: &[PODS], migrations: &[] };
 
-/// Version 2 has longer values, version 3 a row of another table for each.
+/// Version 2 has longer values; version 3 adds a row to another table for each.
 const THIRD: Schema = Schema {
     version: 3,
     tables: &[PODS, NETWORKS],
@@ -44,7 +44,7 @@ async fn older_journal_is_migrated_in_order() {
     assert!(matches!(error, OpenError::Newer { found: 3, known: 1, .. }), "{error}");
 }
 
-/// Of a key that a migration renames or leaves out nothing stays.
+/// A key that a migration renames or omits is deleted.
 #[tokio::test]
 async fn what_a_migration_leaves_out_is_gone() {
     const RENAMED: Schema = Schema {
@@ -86,7 +86,7 @@ async fn failed_migration_leaves_journal_unchanged() {
     assert_eq!(rows(&Journal::open(&place.path, FIRST, Machine).unwrap()), [row("a", "1")]);
 }
 
-/// A power cut at any write of a migration leaves what was before it, or all of it.
+/// A power cut at any write of a migration leaves the old tables or all of the new ones.
 #[tokio::test]
 async fn power_cut_leaves_no_half_migration() {
     let place = place();

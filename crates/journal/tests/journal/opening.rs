@@ -1,4 +1,4 @@
-//! Files that are opened, and those that are refused.
+//! Files that are opened or refused.
 
 use std::{
     fs::{self, Permissions},
@@ -74,7 +74,7 @@ fn damaged_files_are_refused_and_untouched() {
     }
 }
 
-/// A disk that changes what was written, under a journal that was closed.
+/// A disk that changes written data of a closed journal.
 #[tokio::test]
 async fn a_changed_byte_is_never_believed() {
     let place = place();

@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Shared by the tests.
 
 use std::{fs, path::PathBuf};
 
@@ -37,7 +37,7 @@ pub(crate) fn rows(journal: &Journal) -> Rows {
     journal.read_all(PODS).unwrap()
 }
 
-/// Leaves the file as a program does that is killed.
+/// Leaves the file like a killed program.
 pub(crate) async fn kill_and_keep(place: &Place, schema: Schema, changes: Vec<Change>) -> Vec<u8> {
     let journal = Journal::open(&place.path, schema, Machine).unwrap();
     journal.commit(changes).await.unwrap();
@@ -65,7 +65,7 @@ pub(crate) fn open_for(
     Journal::open_with(&place.path, SCHEMA, commits, move |_| disk.clone())
 }
 
-/// The text of the tests: longer than a page of the file, so that writing it takes several.
+/// A text longer than a page of the file, so that it takes several writes.
 pub(crate) const VALUE: &str = concat!(
     include_str!("commits.rs"),
     include_str!("failures.rs"),
@@ -74,12 +74,13 @@ pub(crate) const VALUE: &str = concat!(
     include_str!("unsynced.rs"),
 );
 
-/// Chance that comes out the same each time.
+/// Deterministic random numbers.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
     pub(crate) fn fate(&mut self) -> Fate {
-        // Knuth's constants for a linear congruential generator; its low bits are poor.
+        // Knuth's constants for a linear congruential generator. Its low bits are poor, so that only high bits are
+        // used.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         match self.0 >> 61 {

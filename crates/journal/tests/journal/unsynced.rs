@@ -1,4 +1,4 @@
-//! Journals that need not outlive the machine.
+//! Journals whose commits need not survive the machine.
 
 use journal::{
     Journal, OpenError,
@@ -18,7 +18,7 @@ async fn without_syncs_what_was_answered_outlives_the_process() {
     let journal = open_for(Process, &place, &disk).unwrap();
     for number in 0..20 {
         journal.commit(vec![put("last", &number.to_string()), put("long", VALUE)]).await.unwrap();
-        // As the next process would find it, were this one killed now.
+        // The state that the next process would find after a kill.
         let next = open_on(&place, &FaultyDisk::holding(disk.content())).unwrap();
         assert_eq!(rows(&next), [row("last", &number.to_string()), row("long", VALUE)]);
     }
@@ -44,8 +44,7 @@ async fn closed_unsynced_journal_survives_power_cut() {
     assert_eq!(rows(&open_on(&place, &disk).unwrap()), [row("a", "1"), row("b", "2")]);
 }
 
-/// It takes from the file the trust that redb has in one that was closed: were that not on the disk, a
-/// torn file would be believed.
+/// The first commit marks the file as not closed. If that were not on the disk, redb would trust a torn file.
 #[tokio::test]
 async fn unsynced_journal_syncs_first_commit() {
     let place = place();
@@ -61,10 +60,10 @@ async fn unsynced_journal_syncs_first_commit() {
     }
 }
 
-/// How many ways of losing and tearing what was not synced are tried.
+/// Number of ways to lose and tear unsynced writes.
 const TEARS: u64 = 100;
 
-/// Enough for pages of the file to be used again.
+/// Enough commits for pages of the file to be reused.
 const UNSYNCED_COMMITS: usize = 12;
 
 #[tokio::test]
@@ -93,7 +92,7 @@ async fn unsynced_journal_recovers_earlier_state_or_refuses() {
     println!("figure: {TEARS} disks opened again after a power cut without syncs");
 }
 
-/// Whether it is what one of the commits left, all of it.
+/// Whether the rows are the complete result of one of the commits.
 fn is_a_state(rows: &Rows) -> bool {
     let state = |number: usize| {
         let values = (0..=number.min(1)).map(|key| row(&key.to_string(), VALUE));

@@ -1,9 +1,9 @@
-//! The table in which the journal tells whose it is, and what all tables are to redb.
+//! The journal's metadata table, and the redb definition of all tables.
 
 use redb::TableDefinition;
 
-/// The journal's own table: whose it is.
-pub(crate) const OWN: &str = "journal";
+/// The table with the journal's owner and schema version.
+pub(crate) const METADATA: &str = "journal";
 pub(crate) const NAME: &[u8] = b"name";
 pub(crate) const VERSION: &[u8] = b"version";
 
