@@ -1,4 +1,4 @@
-//! Declares `cfg(fuzzing)`. In the manifest that would take the place of the workspace's lints.
+//! Declares `cfg(fuzzing)`. A declaration in the manifest would replace the workspace's lints.
 #![allow(clippy::print_stdout, reason = "how a build script speaks to cargo")]
 
 fn main() {

@@ -2,11 +2,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Reads a key whose value is an address and port, such as `"0.0.0.0:7443"`: for serde's
-/// `deserialize_with`.
+/// Deserializes an address and port such as `"0.0.0.0:7443"`; for serde's `deserialize_with`.
 ///
 /// # Errors
-/// It is none, such as a host's name: what to write instead.
+/// If the value is anything else, such as a host name. The error says what to write.
 pub fn socket_address<'de, D: Deserializer<'de>>(input: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(input)?;
     text.parse().map_err(|_| {

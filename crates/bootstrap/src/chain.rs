@@ -1,6 +1,6 @@
 use std::{error::Error, fmt};
 
-/// Shows an error with all its causes on one line: `cannot read x: permission denied`.
+/// Displays an error with all its causes on one line: `cannot read x: permission denied`.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 

@@ -1,4 +1,4 @@
-//! Reading a TOML configuration file, with errors that say where and what.
+//! Reads TOML configuration files. Errors name the place and the key.
 
 use std::{
     io::{self, Read},
@@ -16,32 +16,31 @@ use crate::{
     without_secrets::without_secrets,
 };
 
-/// Largest configuration file that is read, in bytes.
+/// Largest accepted configuration file, in bytes.
 pub const CONFIG_LIMIT: usize = 1024 * 1024;
 
-/// Longest sentence about what is wrong, in bytes: it repeats names and values of the file.
+/// Longest error sentence, in bytes: a sentence quotes names and values of the file.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// Why a configuration could not be read. The texts name the file, and the line and column where
-/// there is one.
+/// Why a configuration could not be read. The texts name the file, and line and column if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("configuration file {} does not exist", .0.display())]
     Missing(PathBuf),
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("cannot read configuration file {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file is larger than [`CONFIG_LIMIT`].
     #[error("configuration file {} is larger than {CONFIG_LIMIT} bytes", .0.display())]
     TooLarge(PathBuf),
-    /// The content is not TOML, or not what the program understands.
+    /// The content is not TOML, or does not fit the program's configuration.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Invalid {
         /// The file.
@@ -50,18 +49,17 @@ pub enum ConfigError {
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// What is wrong there.
+        /// What is wrong at that place.
         message: String,
     },
 }
 
-/// The content of a configuration file at the moment when it was read.
+/// The content of a configuration file at the time of reading.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     path: PathBuf,
-    /// As it was read.
     text: String,
-    /// With a variable's value. `None`: as it was read.
+    /// The text with a variable replaced by its value. `None`: as read.
     expanded: Option<String>,
 }
 
@@ -69,15 +67,15 @@ impl ConfigFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// [`ConfigError`], if the file is missing, unreadable or too large.
+    /// [`ConfigError`] if the file is missing, unreadable or too large.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         Ok(Self { path: path.to_owned(), text: read(path)?, expanded: None })
     }
 
-    /// Reads the file at `path` on a thread for blocking work: a file system that hangs keeps no other task waiting.
+    /// Reads the file at `path` on a thread for blocking work: a hanging file system must not block other tasks.
     ///
     /// # Errors
-    /// [`ConfigError`], if the file is missing, unreadable or too large.
+    /// [`ConfigError`] if the file is missing, unreadable or too large.
     pub async fn read_aside(path: &Path) -> Result<Self, ConfigError> {
         let owned = path.to_owned();
         spawn_blocking(move || Self::read(&owned)).await.unwrap_or_else(|error| {
@@ -85,10 +83,11 @@ impl ConfigFile {
         })
     }
 
-    /// The file with `${name}` in its strings replaced by `value`, which is a variable of the environment.
+    /// Replaces `${name}` in the file's strings by `value`, the environment variable's value.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`], if a string has it and it is not set or is no name, or a string has another variable.
+    /// [`ConfigError::Invalid`] if a string uses the variable and it is unset or not a host name, or if a string uses
+    /// another variable.
     pub fn with_variable(self, name: &str, value: Option<&str>) -> Result<Self, ConfigError> {
         match expand(&self.text, name, value) {
             Ok(expanded) => Ok(Self { expanded: Some(expanded), ..self }),
@@ -99,22 +98,22 @@ impl ConfigFile {
         }
     }
 
-    /// The SHA-256 of the file as it was read, in hexadecimal, as `sha256sum` prints it.
+    /// The SHA-256 of the file as read, in hexadecimal, as `sha256sum` prints it.
     #[must_use]
     pub fn digest(&self) -> String {
         sha256(self.text.as_bytes())
     }
 
-    /// The content as TOML without comments, and without values that may be secret. Empty, if it is no TOML.
+    /// The content as TOML without comments, and without values that may be secret. Empty if it is not TOML.
     #[must_use]
     pub fn without_secrets(&self) -> String {
         toml::from_str(self.content()).map(without_secrets).unwrap_or_default()
     }
 
-    /// What the content says.
+    /// Parses the content.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`], if it is not TOML or does not fit `T`.
+    /// [`ConfigError::Invalid`] if it is not TOML or does not fit `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         parse_config(self.content(), &self.path)
     }
@@ -124,18 +123,18 @@ impl ConfigFile {
     }
 }
 
-/// Reads the configuration file at `path`.
+/// Reads and parses the configuration file at `path`.
 ///
 /// # Errors
-/// [`ConfigError`], if the file is missing, unreadable, too large, not TOML, or does not fit `T`.
+/// [`ConfigError`] if the file is missing, unreadable, too large, not TOML, or does not fit `T`.
 pub fn load_config<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     ConfigFile::read(path)?.parse()
 }
 
-/// Reads a configuration from `text`; `path` only serves to name it in errors.
+/// Parses a configuration from `text`. `path` is only for errors.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`], if it is not TOML or does not fit `T`.
+/// [`ConfigError::Invalid`] if it is not TOML or does not fit `T`.
 pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let diagnosis = diagnose(text, &error);
@@ -299,7 +298,7 @@ mod tests {
         assert!(error.to_string().contains(" /nonexistent/x.toml "), "{error}");
     }
 
-    /// By the first example of FIPS 180-4.
+    /// The first example of FIPS 180-4.
     #[test]
     fn digest_is_that_of_sha256sum() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! Turns the parser's errors into ones for people: the place, the key's full name, the nearest known
-//! key.
+//! Turns the TOML parser's errors into messages for people, with the place, the key's full name and the most similar
+//! known key.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// Names this similar (Jaro-Winkler) are taken for typing errors.
+/// Names with this similarity (Jaro-Winkler) count as typing errors.
 const SIMILAR: f64 = 0.8;
 
 pub(crate) struct Diagnosis {
@@ -31,7 +31,8 @@ pub(crate) fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// The full name, such as `pool[1].policy`, of the key that stands, or whose value stands, at `span`. `None`: there is none, or the text is no TOML at all.
+/// The full name, such as `pool[1].policy`, of the key whose name or value is at `span`. `None`: there is none, or the
+/// text is not TOML.
 fn key_at(text: &str, span: &Range<usize>) -> Option<String> {
     let table = DeTable::parse(text).ok()?;
     key_in_table(table.get_ref(), span, "")
@@ -73,7 +74,7 @@ fn explain(message: &str, key: Option<&str>, text: &str) -> String {
     name(key, &message)
 }
 
-/// What to do about a missing key that a comment of the file has as an example. Empty: none has it.
+/// What to do about a missing key for which a comment of the file has an example. Empty: no comment has one.
 fn from_comment(key: &str, text: &str) -> String {
     let is_example = |line: &str| {
         let value = line.trim_start().strip_prefix("# ").and_then(|line| line.strip_prefix(key));
@@ -89,14 +90,13 @@ fn name(key: Option<&str>, message: &str) -> String {
     key.map_or_else(|| message.to_owned(), |key| format!("`{key}`: {message}"))
 }
 
-/// Takes serde's "unknown field `x`, expected one of `a`, `b`" apart into `x` and `[a, b]`.
+/// Splits serde's "unknown field `x`, expected one of `a`, `b`" into `x` and `[a, b]`.
 fn quoted_names<'a>(message: &'a str, prefix: &str) -> Option<(&'a str, Vec<&'a str>)> {
     let mut quoted = message.strip_prefix(prefix)?.split('`').skip(1).step_by(2);
     Some((quoted.next()?, quoted.collect()))
 }
 
-/// The name among `known` that `found`, in whatever case, was probably meant to be. `None`: it resembles none
-/// of them.
+/// The name in `known` that is most similar to `found`, in any case. `None`: none is similar.
 #[must_use]
 pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let found = found.to_lowercase();
@@ -105,7 +105,8 @@ pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     (similarity(best) >= SIMILAR).then_some(best)
 }
 
-/// Tells that `key`, whose full name is `full_name`, is none of `known`, and the nearest of them, or all.
+/// Message for `key`, with the full name `full_name`, which is not in `known`: names the most similar known key, or
+/// all.
 #[must_use]
 pub fn unknown_key(full_name: &str, key: &str, known: &[&str]) -> String {
     format!("unknown key `{full_name}`: {}", advise(key, known, "keys"))

@@ -1,4 +1,4 @@
-//! Exports spans by OTLP, on threads of its own: a collector that is slow or away costs spans, and nothing else.
+//! Exports spans by OTLP on threads of its own. A slow or unreachable collector costs spans, but nothing else.
 
 use std::{
     fs, io,
@@ -23,16 +23,16 @@ use tracing_subscriber::{Layer, Registry, filter::dynamic_filter_fn, layer::Cont
 
 use crate::{TracingSettings, logs::LogLayer};
 
-/// How many spans wait to be exported; those beyond are lost.
+/// Most spans that wait for export. Further spans are lost.
 const WAITING: usize = 2048;
-/// How long the first of them waits.
+/// How long the first span waits for others before a batch is sent.
 const DELAY: Duration = Duration::from_secs(1);
-/// How long a collector may take to be connected to, and then to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a program that stops waits until what it has is exported.
-const LAST_PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for connecting to a collector, and for its answer.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for exporting the remaining spans when the program stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Exports spans for as long as it lives, and at its end those that wait still.
+/// Exports spans until it is dropped, which exports the waiting ones.
 #[derive(Debug)]
 #[must_use = "nothing is exported once it is dropped"]
 pub struct Exporting {
@@ -42,26 +42,27 @@ pub struct Exporting {
 
 impl Drop for Exporting {
     fn drop(&mut self) {
-        // Spans that are not exported by then are lost.
-        let _ = self.provider.shutdown_with_timeout(LAST_PATIENCE);
+        // Spans that are not exported within the limit are lost.
+        let _ = self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// What makes spans, and exports them. `None`: they are to go nowhere.
+/// The layer that creates spans, and their export. `None`: no collector is configured.
 pub(crate) fn export(
     settings: &TracingSettings,
     program: &'static str,
 ) -> io::Result<Option<(LogLayer, Exporting)>> {
     let Some(endpoint) = &settings.otlp_endpoint else { return Ok(None) };
-    // A thread of its own: that of the agent has attachments to make.
+    // A runtime of its own, so that exports take no worker thread from attaches.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let exporter = {
         let _within = runtime.enter();
         let channel = Endpoint::from_shared(endpoint.clone()).map_err(io::Error::other)?;
-        let channel = channel.connect_timeout(PATIENCE).timeout(PATIENCE).connect_lazy();
+        let channel =
+            channel.connect_timeout(EXPORT_TIMEOUT).timeout(EXPORT_TIMEOUT).connect_lazy();
         let exporter = SpanExporter::builder().with_tonic().with_channel(channel).build();
         Collector::new(endpoint, exporter.map_err(io::Error::other)?)
     };
@@ -69,7 +70,8 @@ pub(crate) fn export(
         BatchConfigBuilder::default().with_max_queue_size(WAITING).with_scheduled_delay(DELAY);
     let batches = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
     let ratio = Sampler::TraceIdRatioBased(settings.sampling_ratio);
-    // A caller that has all of its calls recorded is held to it, too.
+    // The ratio applies to traces of callers, too: a caller that samples everything must not force its ratio on this
+    // program.
     let sampler = Sampler::parent_based(ratio.clone()).with_remote_parent_sampled(ratio);
     let provider = SdkTracerProvider::builder()
         .with_sampler(sampler)
@@ -80,7 +82,7 @@ pub(crate) fn export(
     Ok(Some((layer, Exporting { provider, runtime: Some(runtime) })))
 }
 
-/// Who makes the spans.
+/// The attributes of this program in spans.
 fn resource(program: &'static str) -> Resource {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Resource::builder()
@@ -90,7 +92,7 @@ fn resource(program: &'static str) -> Resource {
         .build()
 }
 
-/// Makes spans of entries, and of what is done within one.
+/// Creates spans of entries, and of steps and calls within an entry.
 fn layer(provider: &SdkTracerProvider) -> LogLayer {
     let is_span = |metadata: &Metadata<'_>| metadata.target() == traces::TARGET;
     let is_wanted = move |metadata: &Metadata<'_>, context: &Context<'_, Registry>| {
@@ -113,7 +115,7 @@ fn layer(provider: &SdkTracerProvider) -> LogLayer {
     Box::new(spans.with_filter(filter))
 }
 
-/// The collector. The log is told when it is no more to be reached, and when it is again.
+/// The collector. Logs when it becomes unreachable and when it is reachable again.
 #[derive(Debug)]
 struct Collector {
     endpoint: String,
@@ -134,7 +136,7 @@ impl Export for Collector {
         let endpoint = &self.endpoint;
         match &exported {
             Err(error) if !was_away => {
-                tracing::warn!(endpoint, %error, "spans can't be exported, and are lost until they can be");
+                tracing::warn!(endpoint, %error, "spans can't be exported and are lost");
             }
             Ok(()) if was_away => tracing::info!(endpoint, "spans are exported again"),
             _ => {}

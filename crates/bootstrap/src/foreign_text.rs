@@ -1,6 +1,6 @@
-//! Texts of other programs and hosts: as long as they like, and with characters that command a terminal.
+//! Texts from other programs and hosts, which have any length and may contain control characters for a terminal.
 
-/// The text, or enough of it to know it by and how long it is, if it is longer than `limit` bytes.
+/// The text, or its beginning and its length if it is longer than `limit` bytes.
 #[must_use]
 pub fn cut(mut text: String, limit: usize) -> String {
     let length = text.len();
@@ -12,8 +12,8 @@ pub fn cut(mut text: String, limit: usize) -> String {
     text
 }
 
-/// The text with `\u{fffd}` in the place of each character that a terminal obeys: control characters but for those in
-/// `kept`, and marks that change the direction of writing (Unicode, UAX #9), which let a text look like another one.
+/// Replaces by `\u{fffd}` each character that affects a terminal: control characters except those in `kept`, and marks
+/// that change the direction of writing (Unicode, UAX #9), which can make a text look like another.
 #[must_use]
 pub fn printable(text: &str, kept: &[char]) -> String {
     let is_hidden = |c: char| (c.is_control() || changes_direction(c)) && !kept.contains(&c);

@@ -1,5 +1,4 @@
-//! What every program does before its work: configuration, logs, traces, limits, signals, and word to
-//! systemd and to whoever started it.
+//! Start-up code of all programs: configuration, logs, traces, limits, signals, and messages to systemd and the caller.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

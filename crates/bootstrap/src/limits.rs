@@ -1,12 +1,12 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit of open files as far as the system allows: each connection is one, and the
-/// usual limit is there for programs that use `select`. Where that is refused, the log says so.
+/// Raises the soft limit of open files to the hard limit: each connection is a file, and the usual soft limit is only
+/// for programs that use `select`. A failure is logged.
 pub fn raise_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Logs on standard error or to the journal; never on standard output, which belongs to answers.
+//! Logs to standard error or systemd's journal. Standard output is reserved for answers.
 
 use std::{
     env,
@@ -21,14 +21,13 @@ use crate::{Exporting, TracingSettings, export::export};
 /// The environment variable that overrides [`LogSettings::level`].
 pub const LOG_VARIABLE: &str = "DPU_OFFLOAD_LOG";
 
-/// The `[log]` table of every configuration.
+/// The `[log]` table of all configurations.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSettings {
-    /// How lines look.
+    /// The format of lines.
     pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug` or `trace`, optionally with exceptions by module, such as
-    /// `info,mtls=debug`.
+    /// `error`, `warn`, `info`, `debug` or `trace`, optionally with exceptions per module, such as `info,mtls=debug`.
     pub level: String,
 }
 
@@ -38,54 +37,53 @@ impl Default for LogSettings {
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// [`LogFormat::Journald`] if standard error is the journal, [`LogFormat::Text`] on a terminal,
-    /// else [`LogFormat::Json`].
+    /// [`LogFormat::Journald`] if standard error is the journal, [`LogFormat::Text`] on a terminal, otherwise
+    /// [`LogFormat::Json`].
     #[default]
     Auto,
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object per line.
     Json,
-    /// With their fields, to systemd's journal.
+    /// Structured fields to systemd's journal.
     Journald,
 }
 
-/// Why logging could not start.
+/// Why logging could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The level is not one.
+    /// The level is malformed.
     #[error("{origin} holds {level:?}, which is no log level such as `info` or `info,mtls=debug`")]
     Level {
-        /// Where it comes from: the configuration's key or the environment variable.
+        /// Its source: the configuration's key or the environment variable.
         origin: &'static str,
-        /// What was given.
+        /// The malformed level.
         level: String,
     },
-    /// The journal was asked for and can't be reached.
+    /// The configured journal is not reachable.
     #[error("cannot reach systemd's journal")]
     Journal(#[source] io::Error),
     /// The export of spans could not be started.
     #[error("cannot export traces")]
     Export(#[source] io::Error),
-    /// Logging was started before.
+    /// Logging was already started.
     #[error("logging was started twice")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// A place where what the program tells goes to.
+/// A destination of log events or spans.
 pub(crate) type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging for the process, and the export of its spans. `program` is its name in the journal, and among
-/// traces.
+/// Starts the process's logging and its export of spans. `program` is its name in the journal and in traces.
 ///
 /// # Errors
-/// [`LogError`], if the level can't be understood, the journal was asked for by name and can't be
-/// reached, logging was started before, or nothing could be exported.
+/// [`LogError`] if the level is malformed, the configured journal is not reachable, logging was already started, or the
+/// export cannot be started.
 pub fn init_logs(
     settings: &LogSettings,
     tracing: &TracingSettings,
@@ -105,24 +103,23 @@ pub fn init_logs(
 pub struct LogControl(reload::Handle<Targets, Registry>);
 
 impl LogControl {
-    /// From now on logs what `settings.level` says, unless [`LOG_VARIABLE`] overrides it. The format
-    /// stays.
+    /// Sets the level to `settings.level`, unless [`LOG_VARIABLE`] overrides it. The format stays.
     ///
     /// # Errors
-    /// [`LogError::Level`], if the level can't be understood; then the earlier one stays.
+    /// [`LogError::Level`] if the level is malformed. The earlier level stays.
     pub fn set_level(&self, settings: &LogSettings) -> Result<(), LogError> {
         let filter = filter(settings)?;
-        // It fails only after the process's logs have ended.
+        // This fails only after the process's logging has ended.
         let _ = self.0.reload(filter);
         Ok(())
     }
 }
 
 impl LogSettings {
-    /// Whether the level can be understood.
+    /// Checks the level.
     ///
     /// # Errors
-    /// [`LogError::Level`], if not.
+    /// [`LogError::Level`] if it is malformed.
     pub fn check(&self) -> Result<(), LogError> {
         filter(self).map(drop)
     }
@@ -134,17 +131,17 @@ fn filter(settings: &LogSettings) -> Result<Targets, LogError> {
         _ => ("`log.level`", settings.level.clone()),
     };
     let levels = parse_level(&level).ok_or(LogError::Level { origin, level })?;
-    // Spans are for traces alone: a log that had them would make all of them.
+    // Spans are only for traces. A log filter that enables them would create all of them.
     Ok(levels.with_target(traces::TARGET, LevelFilter::OFF))
 }
 
-/// `None`: it is no level. [`Targets`] alone would take an empty part for `error`, and a text that can't be
-/// a module's name for one.
+/// Parses a level. `None`: malformed. [`Targets`] alone accepts an empty part as `error`, and any text as a module's
+/// name.
 fn parse_level(level: &str) -> Option<Targets> {
     let parts: Vec<_> = level.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     let is_simple = |part: &&str| part.chars().all(|c| c.is_alphanumeric() || "_:=".contains(c));
-    let is_good = !parts.is_empty() && parts.iter().all(is_simple);
-    is_good.then(|| parts.join(",").parse().ok()).flatten()
+    let is_valid = !parts.is_empty() && parts.iter().all(is_simple);
+    is_valid.then(|| parts.join(",").parse().ok()).flatten()
 }
 
 fn layer(format: LogFormat, program: &str) -> Result<LogLayer, LogError> {
@@ -176,8 +173,8 @@ fn journal_layer(program: &str) -> io::Result<LogLayer> {
     Ok(Box::new(tracing_journald::layer()?.with_syslog_identifier(program.into())))
 }
 
-/// systemd sets `JOURNAL_STREAM` to the device and inode of the stream that it gave us. Children
-/// inherit the variable even where their standard error goes elsewhere, so the numbers are compared.
+/// systemd sets `JOURNAL_STREAM` to the device and inode of the process's stream. Children inherit the variable even if
+/// their standard error goes elsewhere, so that the numbers must be compared.
 fn stderr_is_journal() -> bool {
     let Some(stream) = env::var("JOURNAL_STREAM").ok() else { return false };
     let stderr_file = stderr().as_fd().try_clone_to_owned().map(File::from);

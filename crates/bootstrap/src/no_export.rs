@@ -1,10 +1,11 @@
-//! Without the feature `otlp` nothing is exported, and [`TracingSettings::problems`] tells whoever wants it.
+//! Replaces the export in builds without the feature `otlp`. [`TracingSettings::problems`] refuses a configured
+//! collector.
 
 use std::io;
 
 use crate::{TracingSettings, logs::LogLayer};
 
-/// There is none.
+/// Uninhabited: this build exports nothing.
 #[derive(Debug)]
 pub enum Exporting {}
 

@@ -1,4 +1,4 @@
-//! What a program says to whoever started it, and the exit code that it ends with.
+//! Messages to the program's caller, and exit codes.
 
 use std::{
     fmt::Display,
@@ -7,19 +7,18 @@ use std::{
     process::ExitCode,
 };
 
-/// What a service manager takes for "do not start it again": EX_CONFIG of sysexits.h.
+/// Exit code for invalid configurations: EX_CONFIG of sysexits.h. The systemd units do not restart after it.
 const BAD_CONFIGURATION: u8 = 78;
 
-/// Prints what a program was asked for on standard output, as it is.
+/// Writes `text` to standard output.
 ///
 /// # Errors
-/// Standard output takes no more.
+/// The system's error, such as for a closed pipe.
 pub fn print(text: &str) -> io::Result<()> {
     io::stdout().write_all(text.as_bytes())
 }
 
-/// Tells on standard error why `program` can't do what it is to do, as there may be no log yet: a line for each
-/// mistake.
+/// Prints to standard error why `program` fails, one line per mistake. The log may not be started yet.
 pub fn complain(program: &str, why: &dyn Display) {
     for line in why.to_string().lines() {
         // A closed stream has no reader for an error.
@@ -27,20 +26,20 @@ pub fn complain(program: &str, why: &dyn Display) {
     }
 }
 
-/// The same of a mistake in the configuration, which does not mend itself: a service manager is not to start
-/// the program again.
+/// Prints mistakes in the configuration like [`complain`], and returns an exit code after which a service manager does
+/// not restart the program.
 #[must_use]
 pub fn misconfigured(program: &str, why: &dyn Display) -> ExitCode {
     complain(program, why);
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-/// The answer to `--check-config` if nothing is wrong: until when the certificates are valid, and what `unseen` is
-/// looked at by a start alone.
+/// The answer to `--check-config` for a valid configuration, with the certificates' expiry. `unseen` are the things
+/// that only a start checks.
 #[must_use]
 pub fn good_configuration(path: &Path, unseen: &str, ends: &str) -> String {
     let path = path.display();
     format!(
-        "{path} is good, and so are its certificates. {unseen} are looked at by a start alone\n{ends}\n"
+        "{path} is valid, and so are its certificates. {unseen} are only checked at a start\n{ends}\n"
     )
 }

@@ -24,9 +24,9 @@ use nix::{
     unistd::geteuid,
 };
 
-/// Read and write for the owner.
+/// Owner: read and write.
 const PRIVATE_FILE: u32 = 0o600;
-/// Read, write and enter for the owner.
+/// Owner: read, write and enter.
 const PRIVATE_FOLDER: u32 = 0o700;
 /// Only the owner of an entry may rename or remove it.
 const STICKY: u32 = 0o1000;
@@ -58,7 +58,7 @@ pub enum FolderError {
     },
     /// Another user owns a link on the way to it.
     #[error(
-        "link {} belongs to user {owner}, who can lead it elsewhere: \
+        "link {} belongs to user {owner}, who can point it elsewhere: \
          run `chown -h {}` on it, or configure the folder that it leads to", path.display(), geteuid()
     )]
     Link {
@@ -94,18 +94,18 @@ pub fn private_folder(path: &Path) -> Result<(), FolderError> {
     check(&walk.at, is_open)
 }
 
-/// A way along a path, component by component, as the kernel resolves it (path_resolution(7)). Every folder and link on
-/// the way is checked before what is in it is looked at.
+/// Resolves a path component by component, as the kernel does (path_resolution(7)). Checks every folder and link before
+/// it looks into it.
 #[derive(Default)]
 struct Walk {
-    /// Where it is: a path without links.
+    /// The current folder: a path without links.
     at: PathBuf,
-    /// How many links it has followed.
+    /// Number of followed links.
     links: usize,
 }
 
 impl Walk {
-    /// `creates`: folders that do not exist are created.
+    /// `creates`: missing folders are created.
     fn along(&mut self, path: &Path, creates: bool) -> Result<(), FolderError> {
         for component in path.components() {
             match component {
@@ -118,7 +118,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes to an entry of the folder where it is.
+    /// Enters an entry of the current folder.
     fn enter(&mut self, entry: &Path, creates: bool) -> Result<(), FolderError> {
         check(&self.at, is_open_to_all)?;
         let failed = |source| FolderError::Io { path: entry.to_owned(), source };
@@ -142,10 +142,10 @@ impl Walk {
     }
 }
 
-/// Opens a file with mode 0600. `options` must ask for writing; they say whether the file is created.
+/// Opens a file with mode 0600. `options` must request write access, and say whether the file is created.
 ///
 /// # Errors
-/// When it can't be opened, or belongs to another user.
+/// If the file cannot be opened, or belongs to another user.
 pub fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.mode(PRIVATE_FILE).open(path)?;
     if !is_trusted_owner(file.metadata()?.uid()) {
@@ -155,10 +155,10 @@ pub fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
     Ok(file)
 }
 
-/// Listens on a new socket with mode 0600. It does not block.
+/// Listens on a new non-blocking socket with mode 0600.
 ///
 /// # Errors
-/// When the path exists, or the system refuses.
+/// If the path exists, or the system refuses.
 pub fn private_socket(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let bound = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -171,9 +171,9 @@ pub fn private_socket(path: &Path) -> io::Result<UnixListener> {
     Ok(bound.into())
 }
 
-/// Whether a file's owner can't harm this program: the program's own user, or root.
+/// Whether a file's owner is trusted: the program's own user, or root.
 ///
-/// The owner of `/` counts as root, since root has no number in a user namespace that does not map it.
+/// The owner of `/` counts as root, because in a user namespace that does not map root its number differs.
 #[must_use]
 pub fn is_trusted_owner(owner: u32) -> bool {
     owner == 0
@@ -181,7 +181,7 @@ pub fn is_trusted_owner(owner: u32) -> bool {
         || fs::metadata("/").is_ok_and(|root| root.uid() == owner)
 }
 
-/// Creates a private folder, unless there is an entry of that name.
+/// Creates a private folder unless an entry with that name exists.
 fn create(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok() {
         return Ok(());
@@ -216,7 +216,7 @@ const fn is_open(mode: u32) -> bool {
     mode & 0o022 != 0
 }
 
-/// Whether any user may rename what is in a folder. The group of such a folder is its owner's choice.
+/// Whether any user may rename the folder's entries. A folder's group is its owner's choice.
 const fn is_open_to_all(mode: u32) -> bool {
     mode & 0o002 != 0 && mode & STICKY == 0
 }
@@ -235,7 +235,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Gives an entry to another user. `false`: this user can't, as in a user namespace without other users.
+    /// Gives an entry to another user. `false`: not possible, as in a user namespace without other users.
     fn give_away(path: &Path) -> bool {
         let is_given = lchown(path, Some(4711), None).is_ok();
         let map = fs::read_to_string("/proc/self/uid_map").unwrap();

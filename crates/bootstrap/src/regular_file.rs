@@ -1,4 +1,4 @@
-//! Opening what must be a file.
+//! Opens regular files only.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,10 +9,10 @@ use std::{
 
 use nix::fcntl::OFlag;
 
-/// Opens a regular file to read. Refuses FIFOs, folders and devices at once: opening a FIFO would block.
+/// Opens a regular file for reading. Refuses FIFOs, folders and devices at once: opening a FIFO would block.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for anything but a regular file; else what opening fails with.
+/// [`io::ErrorKind::InvalidInput`] for anything but a regular file; otherwise the error of opening.
 pub fn open_regular_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if file.metadata()?.is_file() {

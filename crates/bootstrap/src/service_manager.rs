@@ -1,16 +1,16 @@
-//! Word to systemd (`Type=notify`). Without systemd all of this does nothing.
+//! Notifications to systemd (`Type=notify`). Without systemd they do nothing.
 
 use std::{convert::Infallible, future::pending, io};
 
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Says that the program is ready to serve, or serves again after a reload.
+/// Reports that the program serves, also after a reload.
 pub fn notify_ready() {
     send(&[NotifyState::Ready]);
 }
 
-/// Says that the program reads its configuration again; [`notify_ready`] follows.
+/// Reports that the program reloads its configuration. [`notify_ready`] must follow.
 pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -18,13 +18,12 @@ pub fn notify_reloading() {
     }
 }
 
-/// Says that the program is stopping.
+/// Reports that the program is stopping.
 pub fn notify_stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Tells systemd's watchdog at half its period that the program is alive, as long as `healthy` says
-/// so. Never returns; waits for ever if there is no watchdog.
+/// Feeds systemd's watchdog at half its period while `healthy` returns true. Never returns.
 pub async fn feed_watchdog(healthy: impl Fn() -> bool) -> Infallible {
     let Some(period) = watchdog_enabled() else { return pending().await };
     let mut ticks = interval(period / 2);

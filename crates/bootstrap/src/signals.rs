@@ -2,7 +2,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT since the value was made: one that comes while nothing waits is not lost.
+/// Receives SIGTERM and SIGINT from its creation on: a signal is not lost if nothing waits for it.
 #[derive(Debug)]
 pub struct ShutdownSignals {
     terminate: Signal,
@@ -10,10 +10,10 @@ pub struct ShutdownSignals {
 }
 
 impl ShutdownSignals {
-    /// Catches the signals from now on.
+    /// Starts to catch the signals.
     ///
     /// # Errors
-    /// What the system says, if it lets no handler be set.
+    /// The system's error if a handler cannot be set.
     pub fn catch() -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
@@ -28,10 +28,10 @@ impl ShutdownSignals {
     }
 }
 
-/// The SIGHUPs from now on; `recv().await` waits for the next.
+/// Catches SIGHUP from now on; `recv().await` waits for the next.
 ///
 /// # Errors
-/// What the system says, if it lets no handler be set.
+/// The system's error if a handler cannot be set.
 pub fn reload_signals() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }

@@ -1,17 +1,17 @@
-//! The `[tracing]` table: where spans go to.
+//! The `[tracing]` table: export of spans.
 
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "otlp")]
 use tonic::{codegen::http::uri::Authority, transport::Uri};
 
-/// The `[tracing]` table of either program's configuration.
+/// The `[tracing]` table of the agent's and the service's configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TracingSettings {
-    /// The collector that spans are exported to, by OTLP over gRPC. `None`: to nobody.
+    /// The collector for OTLP over gRPC. `None`: spans are not exported.
     pub otlp_endpoint: Option<String>,
-    /// How many traces are recorded, from 0 to 1: of those that begin here, and of those that come with a call and that
-    /// its caller has recorded.
+    /// The share of recorded traces, from 0 to 1. It applies to traces that begin here, and to those that the caller of
+    /// a call records.
     pub sampling_ratio: f64,
 }
 
@@ -22,7 +22,7 @@ impl Default for TracingSettings {
 }
 
 impl TracingSettings {
-    /// What makes no sense: one sentence each, without a final stop.
+    /// Invalid settings: one sentence each, without a final stop.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let ratio = self.sampling_ratio;
@@ -33,25 +33,25 @@ impl TracingSettings {
     }
 }
 
-/// Why spans can't be exported to there.
+/// Why an endpoint is refused.
 #[cfg(feature = "otlp")]
 fn refuse_endpoint(endpoint: &str) -> Option<String> {
-    let is_good = |uri: &Uri| {
+    let is_valid = |uri: &Uri| {
         uri.scheme_str() == Some("http")
             && uri.authority().is_some_and(is_host_with_port)
             && matches!(uri.path(), "" | "/")
             && uri.query().is_none()
     };
-    if endpoint.parse().is_ok_and(|uri| is_good(&uri)) {
+    if endpoint.parse().is_ok_and(|uri| is_valid(&uri)) {
         return None;
     }
     Some(format!(
-        "`tracing.otlp_endpoint` is {endpoint:?}: write where a collector takes OTLP over gRPC, without TLS, such as \
+        "`tracing.otlp_endpoint` is {endpoint:?}: write the URL of a collector for OTLP over gRPC without TLS, such as \
          \"http://127.0.0.1:4317\""
     ))
 }
 
-/// Whether it is a host, and a port perhaps. What is read as an authority may have anything for a port.
+/// Whether it is a host with an optional port. The parser accepts any text as port.
 #[cfg(feature = "otlp")]
 fn is_host_with_port(authority: &Authority) -> bool {
     let (host, written) = (authority.host(), authority.as_str());
@@ -97,8 +97,8 @@ mod tests {
     #[cfg(feature = "otlp")]
     #[test]
     fn endpoint_is_http_url_without_path() {
-        for good in ["http://127.0.0.1:4317", "http://[::1]:4317/", "http://collector.example"] {
-            assert_eq!(problems(&format!("otlp_endpoint = {good:?}")), [""; 0], "{good}");
+        for valid in ["http://127.0.0.1:4317", "http://[::1]:4317/", "http://collector.example"] {
+            assert_eq!(problems(&format!("otlp_endpoint = {valid:?}")), [""; 0], "{valid}");
         }
         for wrong in [
             "",

@@ -1,4 +1,4 @@
-//! `${NAME}` in configuration files: one variable of the environment, so that many machines can have one file.
+//! `${NAME}` in configuration files: one environment variable, so that many machines can share a file.
 
 use std::ops::Range;
 
@@ -7,22 +7,22 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// A use of a variable that is refused.
+/// A refused use of a variable.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Misuse {
-    /// The byte of the file where it is, from 0.
+    /// The byte offset in the file, from 0.
     pub offset: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub message: String,
 }
 
-/// The TOML text with `${name}` in strings replaced by the variable's value. Keys and comments stay as they are, and so
-/// does a text that is no TOML.
+/// Replaces `${name}` in the strings of a TOML text by the variable's value. Keys, comments and texts that are not TOML
+/// stay unchanged.
 ///
-/// The value is a name as hosts have it, so that it cannot change what the file means otherwise.
+/// The value must be a host name, so that it cannot change the meaning of the rest of the file.
 ///
 /// # Errors
-/// The variable is not set or is no name, or a string has another one.
+/// If the variable is unset or not a host name, or a string uses another variable.
 pub(crate) fn expand(text: &str, name: &str, value: Option<&str>) -> Result<String, Misuse> {
     let mut strings = Vec::new();
     if let Ok(table) = DeTable::parse(text) {
@@ -52,7 +52,7 @@ fn strings_of_value(value: &Spanned<DeValue<'_>>, strings: &mut Vec<Range<usize>
     }
 }
 
-/// Appends a string of the file, which begins at `start`.
+/// Appends a string of the file that begins at `start`.
 fn expand_string(
     text: &str,
     start: usize,
@@ -64,7 +64,7 @@ fn expand_string(
     while let Some((before, after)) = rest.split_once("${") {
         let offset = start + text.len() - rest.len() + before.len();
         let Some((_, behind)) = after.split_once('}').filter(|(it, _)| *it == name) else {
-            let message = format!("unknown variable: only `${{{name}}}` can be written here");
+            let message = format!("unknown variable: only `${{{name}}}` is available here");
             return Err(Misuse { offset, message });
         };
         expanded.push_str(before);

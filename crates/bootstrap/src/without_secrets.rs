@@ -1,11 +1,11 @@
-//! Configurations without what may be secret, for people who are sent them.
+//! Removes values that may be secret from configurations, for reports.
 
 use toml::{Table, Value};
 
-/// What stands in the place of a value that may be secret.
+/// The replacement of a removed value.
 const REMOVED: &str = "(removed)";
 
-/// What keys of secrets have in their names.
+/// Parts of key names that mark secrets.
 const SECRET_KEYS: [&str; 8] = [
     "token",
     "secret",
@@ -17,8 +17,8 @@ const SECRET_KEYS: [&str; 8] = [
     "private",
 ];
 
-/// The table as TOML, without comments, and with values replaced that may be secret: those of keys that are named so,
-/// and texts with PEM, a bearer token, or a user's password in a URL. Paths of files are none.
+/// The table as TOML without comments. Replaces values that may be secret: those with such key names, and texts with
+/// PEM, a bearer token, or a user's password in a URL. File paths stay.
 pub(crate) fn without_secrets(mut table: Table) -> String {
     clean_table(&mut table);
     toml::to_string(&table).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! libFuzzer, run from within a test. It ends the process when it is done.
+//! Runs libFuzzer from within a test. libFuzzer ends the process.
 
 use std::{
     env,
@@ -7,12 +7,12 @@ use std::{
     sync::OnceLock,
 };
 
-// Its C++ is what is linked; its own entry, for programs without a `main`, is never called.
+// Links libFuzzer's C++ code. Its own entry, for programs without a `main`, is not used.
 use libfuzzer_sys as _;
 
 static CHECK: OnceLock<fn(&[u8])> = OnceLock::new();
 
-/// Gives `check` input after input, if the environment asks for this target.
+/// Starts libFuzzer with `check` if the environment selects this target.
 #[allow(clippy::disallowed_methods, reason = "libFuzzer's end is the process's")]
 pub(crate) fn seek(name: &str, check: fn(&[u8])) {
     if env::var("FUZZ_TARGET").as_deref() != Ok(name) {
@@ -42,8 +42,8 @@ fn run(arguments: Vec<CString>) -> c_int {
     let mut pointers: Vec<_> = arguments.into_iter().map(CString::into_raw).collect();
     pointers.push(ptr::null_mut());
     let mut pointers = pointers.as_mut_ptr();
-    // SAFETY: count and pointers are those of a C program's main, and live as long as the process:
-    // the vector is never freed, because libFuzzer keeps what it points to.
+    // SAFETY: count and pointers have the form of a C program's main arguments. They live as long as the process: the
+    // vector is never freed, because libFuzzer keeps pointers into it.
     unsafe { LLVMFuzzerRunDriver(&raw mut count, &raw mut pointers, check) }
 }
 
@@ -51,14 +51,14 @@ fn run(arguments: Vec<CString>) -> c_int {
 extern "C" fn check(input: *const u8, length: usize) -> c_int {
     let input = match length {
         0 => &[],
-        // SAFETY: libFuzzer passes as many readable bytes, which it leaves alone meanwhile.
+        // SAFETY: libFuzzer passes this number of readable bytes and does not change them during the call.
         _ => unsafe { slice::from_raw_parts(input, length) },
     };
     CHECK.get().expect("set before the driver runs")(input);
     0
 }
 
-/// What libfuzzer-sys would call if it were the program's entry.
+/// The entry that libfuzzer-sys would call.
 #[allow(unsafe_code, reason = "a symbol that its object file needs")]
 #[unsafe(no_mangle)]
 extern "C" fn rust_fuzzer_test_input(_input: *const u8, _length: usize) -> c_int {

@@ -1,9 +1,8 @@
-//! Fuzz targets, as ordinary tests of the crates whose private functions they reach.
+//! Fuzz targets as ordinary tests of the crates whose private functions they call.
 //!
-//! A target is a test in a module `fuzz` that calls [`target`] with its own name. In a test run it
-//! is given all inputs of `fuzz/corpus/<name>.tar.gz`: what was once worth keeping never breaks again.
-//! `hack/fuzz` builds the same tests with `--cfg fuzzing` and the compiler's coverage counters, and
-//! lets libFuzzer look for more. Both need nothing but stable Rust.
+//! A target is a test in a module `fuzz` that calls [`target`] with its own name. A test run replays all inputs of
+//! `fuzz/corpus/<name>.tar.gz` as regression tests. `hack/fuzz` builds the same tests with `--cfg fuzzing` and the
+//! compiler's coverage counters, and libFuzzer searches for new inputs. Both need only stable Rust.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 #![allow(
@@ -26,13 +25,13 @@ use std::{path::Path, str};
 use bootstrap::{ConfigError, parse_config};
 use serde::de::DeserializeOwned;
 
-/// Longest sentence on a configuration, in bytes.
+/// Longest error sentence of a configuration, in bytes.
 const LONGEST_MESSAGE: usize = 2048;
 
-/// Runs the target `name`: `check` panics if anything but what should happens to an input.
+/// Runs the target `name`. `check` panics for an input that is handled wrongly.
 ///
 /// # Panics
-/// If `check` does, or the target has no corpus.
+/// If `check` panics, or the target has no corpus.
 pub fn target(name: &str, check: fn(&[u8])) {
     #[cfg(fuzzing)]
     engine::seek(name, check);
@@ -40,11 +39,10 @@ pub fn target(name: &str, check: fn(&[u8])) {
     replay::all(name, check);
 }
 
-/// Reads a configuration file. `None`: it is none, and what is wrong was told by its place, in a sentence
-/// that can be read.
+/// Parses a configuration file. `None`: it is invalid, and the error has its place in a readable sentence.
 ///
 /// # Panics
-/// If it was told in another way.
+/// If the error has another form.
 #[must_use]
 pub fn configuration<T: DeserializeOwned>(input: &[u8]) -> Option<T> {
     let text = str::from_utf8(input).ok()?;

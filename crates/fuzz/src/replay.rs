@@ -1,17 +1,16 @@
-//! Every input of the corpus, once.
+//! Replays every input of the corpus once.
 
 use std::{fs::File, io::Read, path::Path, thread};
 
 use flate2::read::GzDecoder;
 use tar::Archive;
 
-/// An input, and the name that it has in the archive.
 struct Input {
     name: String,
     bytes: Vec<u8>,
 }
 
-/// Names the input at which a check panicked.
+/// Prints the input's name if a check panics.
 struct Named<'a>(&'a str);
 
 impl Drop for Named<'_> {
@@ -33,7 +32,7 @@ pub(crate) fn all(name: &str, check: fn(&[u8])) {
     println!("figure: {} hostile inputs replayed", inputs.len());
 }
 
-/// What is in an archive, in its order.
+/// The archive's inputs in their order.
 fn inputs(archive: &Path) -> Vec<Input> {
     let file = File::open(archive).unwrap_or_else(|error| {
         panic!("{}, the target's corpus: {error}", archive.display());

@@ -1,6 +1,6 @@
-//! One asynchronous lock for each key, as long as somebody holds or awaits it.
+//! Asynchronous locks by key. A lock exists while a task holds or awaits it.
 //!
-//! The table of locks has a lock of its own, which is held for a look-up and never while somebody waits.
+//! The table of locks has a mutex of its own, which is held only for a look-up and never while a task waits.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -20,7 +20,7 @@ pub struct KeyedLocks<K> {
     locks: Mutex<HashMap<K, Weak<Lock>>>,
 }
 
-/// A held lock. Dropping it lets the next one in.
+/// A held lock. Dropping it unlocks.
 #[derive(Debug)]
 #[must_use = "the lock is held only as long as this is"]
 pub struct Held {
@@ -34,14 +34,13 @@ impl<K> Default for KeyedLocks<K> {
 }
 
 impl<K: Clone + Eq + Hash> KeyedLocks<K> {
-    /// Waits for the lock of `key`. Those who wait are served in their order.
+    /// Waits for the lock of `key`. Waiting tasks get it in their order.
     pub async fn lock(&self, key: &K) -> Held {
         let lock = self.of(key);
         Held { _guard: lock.lock_owned().await }
     }
 
-    /// Waits for the locks of several keys, one after the other in the order of the keys: so no two who want
-    /// several wait for each other.
+    /// Locks several keys in their order, so that two tasks that need several keys cannot deadlock.
     pub async fn lock_all<'a>(&self, keys: impl IntoIterator<Item = &'a K>) -> Vec<Held>
     where
         K: Ord + 'a,
@@ -58,8 +57,8 @@ impl<K: Clone + Eq + Hash> KeyedLocks<K> {
         if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
             return lock;
         }
-        // Only before the table would grow: so each call pays for one key, however many there are.
-        // A lock that nobody has stays so, for it can be had here only, under the table's lock.
+        // Clean up only before the table would grow, so that the cost per call is constant on average. An unused lock
+        // cannot come into use here: only this function hands it out, under the table's mutex.
         if locks.len() == locks.capacity() {
             locks.retain(|_, lock| lock.strong_count() > 0);
         }

@@ -1,6 +1,6 @@
-//! `manual FOLDER`: writes the manual pages and shell completions of the programs into a folder, laid out as
-//! below `/usr/share`. A program of its own, run when packages are made, so that no program that is shipped
-//! carries the generators.
+//! `manual FOLDER` writes the manual pages and shell completions of all programs into a folder, in the layout of
+//! `/usr/share`. Packaging runs it. It is a program of its own, so that the shipped programs do not contain the
+//! generators.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -13,7 +13,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
 
-/// Bash loads them by the program's name, zsh by the function's, fish by the file's.
+/// Bash finds completions by the program's name, zsh by the function's, fish by the file's.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions"),
     (Shell::Zsh, "zsh/vendor-completions"),
@@ -43,7 +43,7 @@ fn write_all(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The programs with a command line, each with its section of the manual: 1 is for people, 8 for the system.
+/// The programs with a command line, with their section of the manual: 1 is for people, 8 for the system.
 fn programs() -> [(&'static str, Command); 4] {
     [
         ("1", dpuctl::Arguments::command()),
@@ -53,7 +53,7 @@ fn programs() -> [(&'static str, Command); 4] {
     ]
 }
 
-/// One script for each shell.
+/// Writes a completion script for each shell.
 fn write_completions(program: &Command, folder: &Path) -> io::Result<()> {
     for (shell, place) in COMPLETIONS {
         let place = made(folder.join(place))?;
@@ -62,11 +62,11 @@ fn write_completions(program: &Command, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// One page for the program, and one for each of its commands.
+/// Writes one page for the program and one for each of its commands.
 fn write_pages(program: Command, section: &str, folder: &Path) -> io::Result<()> {
     let place = made(folder.join(format!("man/man{section}")))?;
     let mut program = program.disable_help_subcommand(true);
-    // Gives commands their full names, such as dpuctl-get-vfs.
+    // Expands command names to their full form, such as dpuctl-get-vfs.
     program.build();
     for command in with_commands(program) {
         Man::new(command).section(section).manual("dpu-offload").generate_to(&place)?;

@@ -1,6 +1,6 @@
-//! Tests bound the time by the stopwatch and the waits of `test-clock`, which do not count the time in which some task of
-//! the machine waited for a processor. Clippy refuses `Instant::elapsed` in `tests/`; this test looks for upper bounds of
-//! the wall time in all crates.
+//! Tests must bound time with the stopwatch and the waits of `test-clock`, which do not count the time in which some
+//! task of the machine waited for a processor. Clippy refuses `Instant::elapsed` in `tests/`; this test looks for upper
+//! bounds of wall time in all crates.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::{
@@ -11,10 +11,10 @@ use std::{
 
 use regex::Regex;
 
-/// Tests whose clock is virtual are exempt.
+/// Tests with a virtual clock are exempt.
 const VIRTUAL: [&str; 2] = ["start_paused = true", "time::pause()"];
 
-/// An expression whose value is wall time.
+/// An expression with wall time.
 const WALL_TIME: &str =
     r"(?:[\w.]+\.elapsed\(\)|Instant::now\(\) - [\w.]+|[\w.()]+\.duration_since\([^)]*\))";
 
@@ -22,7 +22,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All files of Rust in a folder and those in it, but for what is built and fetched.
+/// All Rust files in a folder and its subfolders, except build output and fetched code.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -39,7 +39,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What of a source is only compiled for tests: of a folder or file of tests all, of others the test modules at the end.
+/// The test code of a source: everything in test folders and files, otherwise the test modules at the end.
 fn tests_in<'a>(path: &Path, source: &'a str) -> &'a str {
     if path
         .components()
@@ -50,7 +50,7 @@ fn tests_in<'a>(path: &Path, source: &'a str) -> &'a str {
     source.find("#[cfg(test)]").map_or("", |begin| &source[begin..])
 }
 
-/// The lines that bound wall time from above. A loop that does something for a while is no bound.
+/// The lines that bound wall time from above. A loop that runs for a fixed time is no bound.
 fn bare_bounds(tests: &str) -> Vec<&str> {
     let regex = |text: String| Regex::new(&text).unwrap();
     let function = regex(r"^\s*(?:pub(?:\(\w+\))? )?(?:async )?fn ".into());
@@ -122,7 +122,7 @@ fn bounds_are_found() {
     }
 }
 
-/// Clippy reads the nearest file alone.
+/// Clippy reads only the nearest file.
 #[test]
 fn the_tests_lints_include_all_others() {
     let lines = |file: &str| -> BTreeSet<String> {

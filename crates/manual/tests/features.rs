@@ -1,5 +1,5 @@
-//! docs/FEATURES.md names for each row the test that shows it, or says why there is none. That each test is run by a tier
-//! of `hack/test` is shown in `tiers.rs`.
+//! docs/FEATURES.md names for each row the test that shows it, or the reason why there is none. `tiers.rs` shows that a
+//! tier of `hack/test` runs each test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use std::{
 use listing::{Place, all_tests};
 use tables::repository;
 
-/// What a row says that no test shows, or not all of it.
+/// The text of a row about what no test shows.
 const REASONS: [&str; 3] = ["planned: ", "no test yet: ", "does not apply: "];
 
 struct Row<'a> {
@@ -39,12 +39,12 @@ fn rows(page: &str) -> Vec<Row<'_>> {
     page.lines().filter_map(row).collect()
 }
 
-/// The tests that are named there: whatever is in backticks and has `::` in it.
+/// The named tests: everything in backticks with `::`.
 fn tests_named_in(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::"))
 }
 
-/// What is wrong with a page where these tests are there.
+/// The mistakes of a page if `tests` exist.
 fn mistakes(page: &str, tests: &BTreeMap<String, Place>) -> Vec<String> {
     let rows = rows(page);
     let mut ids = BTreeSet::new();

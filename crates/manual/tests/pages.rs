@@ -1,4 +1,4 @@
-//! What the program writes.
+//! The files that the program writes.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::{

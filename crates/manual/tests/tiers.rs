@@ -1,4 +1,4 @@
-//! The tables by which `hack/test` chooses tests and tiers.
+//! The tables by which `hack/test` selects tests and tiers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 #[path = "support/listing.rs"]
@@ -33,7 +33,7 @@ fn lines_name_paths_and_tiers() {
     }
 }
 
-/// A short form runs a part of what the tier does, and what a run without Open vSwitch omits is a part of it.
+/// A short form is a part of its tier, and so is the set of tests that a run without Open vSwitch omits.
 #[test]
 fn each_profile_runs_or_is_included() {
     let run: Vec<_> = profiles_of_tiers().into_iter().map(|profile| profile.name).collect();
@@ -44,7 +44,7 @@ fn each_profile_runs_or_is_included() {
     assert!(run.iter().any(|name| name == "vm") && run.iter().any(|name| name == "long"));
 }
 
-/// A test that is in the profile of a short form alone would not be in `hack/test all`.
+/// A test that is only in the profile of a short form would not be in `hack/test all`.
 #[test]
 fn each_test_is_run_by_some_tier() {
     let profiles = profiles_of_tiers();
@@ -55,7 +55,7 @@ fn each_test_is_run_by_some_tier() {
     assert_eq!(left, [""; 0], "add them to hack/test.d/selection");
 }
 
-/// All regular expressions that are left of one when each of its groups is replaced by one of its alternatives.
+/// All regular expressions that result from replacing each group by one of its alternatives.
 fn alternatives(regex: &str) -> Vec<String> {
     let (before, group, after) = match regex.rsplit_once('(') {
         None => ("", regex, ""),
@@ -71,7 +71,7 @@ fn alternatives(regex: &str) -> Vec<String> {
     parts
 }
 
-/// Else a test that is renamed or moved drops out of a profile unseen.
+/// Otherwise a renamed or moved test would silently drop out of a profile.
 #[test]
 fn each_alternative_of_selection_selects_a_test() {
     let tests = all_tests();

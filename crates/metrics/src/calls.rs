@@ -10,19 +10,19 @@ use prometheus_client::{
     metrics::{MetricType, TypedMetric, counter::ConstCounter, histogram::Histogram},
 };
 
-/// The outcome of a call that did what was asked.
+/// The outcome of a successful call.
 pub const OK: &str = "OK";
 
-/// What calls are counted as that are none of those known.
+/// The label of unknown calls.
 const OTHER: &str = "other";
 
-/// Bounds of the buckets for durations, in seconds: an attach takes some milliseconds, and a call that
-/// waits for a VF some seconds.
+/// Bounds of the duration buckets, in seconds: an attach takes some milliseconds, a call that waits for a VF some
+/// seconds.
 const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// The calls that a program has answered since it started: how many, with which outcomes, and how
-/// quickly. What may be called is known beforehand, so that no caller can make series without end.
+/// Counts the calls that a program has answered since its start, by outcome and duration. The call names are fixed, so
+/// that callers cannot create any number of series.
 #[derive(Debug)]
 pub struct Calls {
     label: &'static str,
@@ -37,7 +37,7 @@ struct Answers {
 }
 
 impl Default for Answers {
-    /// A series that begins with nothing shows its first call as an increase.
+    /// A series that starts at zero shows its first call as an increase.
     fn default() -> Self {
         let by_outcome = Mutex::new(BTreeMap::from([(OK, 0)]));
         Self { by_outcome, durations: Histogram::new(BOUNDS) }
@@ -45,13 +45,13 @@ impl Default for Answers {
 }
 
 impl Calls {
-    /// Of what is `known`; `label` names it, such as `method`.
+    /// Counts calls of the `known` names, with the label `label`, such as `method`.
     pub fn new(label: &'static str, known: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let known = known.into_iter().map(|name| (name.into(), Answers::default())).collect();
         Self { label, known, other: Answers::default() }
     }
 
-    /// A call of `what` was answered with `outcome`, [`OK`] or a stable code, after `duration`.
+    /// Counts a call of `what` with its `outcome`, which is [`OK`] or a stable code, and its `duration`.
     pub fn note(&self, what: &str, outcome: &'static str, duration: Duration) {
         let answers = self.known.get(what).unwrap_or(&self.other);
         let mut by_outcome = answers.by_outcome.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,12 +65,12 @@ impl Calls {
         known.chain([(OTHER, &self.other)])
     }
 
-    /// Their numbers, as a metric.
+    /// The numbers of calls as a metric.
     pub(crate) fn answers(self: &Arc<Self>) -> impl EncodeMetric + fmt::Debug + use<> {
         Numbers(Arc::clone(self))
     }
 
-    /// Their durations, as a metric.
+    /// The durations of calls as a metric.
     pub(crate) fn durations(self: &Arc<Self>) -> impl EncodeMetric + fmt::Debug + use<> {
         Durations(Arc::clone(self))
     }

@@ -26,40 +26,39 @@ use tokio::{
 
 use crate::Page;
 
-/// The one path that there is.
+/// The only path.
 const PATH: &str = "/metrics";
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Connections at a time; one more waits until one of them ends.
+/// Concurrent connections. Further ones wait until one of them ends.
 const CONNECTIONS: usize = 64;
-/// How long a request may take to arrive.
+/// Time limit for a request to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
-/// How long a connection may take as a whole. It serves one request.
+/// Time limit for a connection, which serves one request.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// Longest request line with all headers, in bytes. It is the least that hyper knows.
+/// Longest request line with all headers, in bytes: the minimum of hyper.
 const REQUEST_LIMIT: usize = 8 * 1024;
-/// How long to wait when the system refuses to accept, as it does when files run out.
+/// Delay after the system refused to accept, such as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How soon an address that can't be listened on is tried again: it may be somebody else's for now, or
-/// of a network that comes later.
+/// Delay between attempts to listen: another program may use the address, or its network may not be up yet.
 const LISTEN_PAUSE: Duration = Duration::from_secs(2);
-/// How long a page is shown before another is made, so that who asks without end makes little work.
+/// How long a page is reused. This bounds the load of frequent scrapes.
 const PAGE_TIME: Duration = Duration::from_secs(1);
 
-/// Where metrics are read.
+/// The HTTP endpoint of metrics.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,
-    /// `None`: the address can't be listened on as yet.
+    /// `None`: listening has not succeeded yet.
     listener: Option<TcpListener>,
 }
 
 impl Endpoint {
-    /// Listens on `wanted`. `None`: nowhere. An address that can't be listened on is warned of,
-    /// and tried again while it serves.
+    /// Listens on `wanted`. `None`: metrics are off. If listening fails it logs a warning, and [`Self::serve`] tries
+    /// again.
     ///
     /// # Panics
     /// Outside of tokio's runtime.
@@ -71,9 +70,10 @@ impl Endpoint {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "can't serve metrics on {wanted}, which is tried again every {} s: free it, set \
-                     `metrics.listen` to another port or address of this machine, or to \"off\"",
-                    LISTEN_PAUSE.as_secs()
+                    address = %wanted,
+                    retry_s = LISTEN_PAUSE.as_secs(),
+                    "cannot serve metrics on this address; retrying. Free the address, or set `metrics.listen` to \
+                     another port or address of this machine, or to \"off\""
                 );
                 (wanted, None)
             }
@@ -81,13 +81,13 @@ impl Endpoint {
         Some(Self { address, listener })
     }
 
-    /// Where it listens, or will.
+    /// The address of the listener, or the wanted one.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves what `look` sees, until it is dropped. Scrapes within a second read the same page.
+    /// Serves the pages of `look`. Scrapes within a second read the same page. Never returns.
     pub async fn serve<F>(self, look: impl Fn() -> F + Send + Sync + 'static) -> Infallible
     where
         F: Future<Output = Page> + Send + 'static,
@@ -118,7 +118,7 @@ fn open(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    tracing::info!(%address, "metrics are served");
+    tracing::info!(%address, "serving metrics");
     Ok((TcpListener::from_std(listener)?, address))
 }
 
@@ -127,15 +127,16 @@ async fn open_when_possible(address: SocketAddr) -> TcpListener {
         sleep(LISTEN_PAUSE).await;
         match open(address) {
             Ok((listener, _)) => return listener,
-            Err(error) => tracing::debug!(%error, %address, "still no place for metrics"),
+            Err(error) => tracing::debug!(%error, %address, "cannot serve metrics yet"),
         }
     }
 }
 
-/// What all scrapes read.
+/// The page that all scrapes share.
 struct Pages<L> {
     look: L,
-    /// When it was made, and its text. Locked while one is made: whoever asks meanwhile reads that one.
+    /// The time of the latest page, and its text. Locked while a page is built, so that concurrent scrapes wait for
+    /// that page.
     latest: Mutex<Option<(Instant, Bytes)>>,
 }
 
@@ -157,7 +158,7 @@ where
     }
 }
 
-/// One request on one connection.
+/// Serves one request on one connection.
 async fn serve_one<L, F>(stream: TcpStream, pages: Arc<Pages<L>>)
 where
     L: Fn() -> F,
@@ -175,7 +176,7 @@ where
         .serve_connection(TokioIo::new(stream), service);
     match timeout(CONNECTION_TIME, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a scrape of metrics broke off"),
+        Ok(Err(error)) => tracing::debug!(%error, "a scrape of metrics failed"),
         Err(_) => tracing::debug!("a scrape of metrics took too long"),
     }
 }
@@ -186,16 +187,16 @@ where
     F: Future<Output = Page>,
 {
     if request.uri().path() != PATH {
-        return plain(StatusCode::NOT_FOUND, "there is only /metrics\n");
+        return plain(StatusCode::NOT_FOUND, "not found: the only path is /metrics\n");
     }
     if request.method() != Method::GET {
-        let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "metrics can only be read: GET\n");
+        let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET\n");
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refusal;
     }
     match pages.text().await {
         Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
-        Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics can't be written\n"),
+        Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "cannot encode the metrics\n"),
     }
 }
 

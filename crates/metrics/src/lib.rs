@@ -1,10 +1,10 @@
-//! What a program tells a monitoring system such as Prometheus, and the endpoint that it is read from.
+//! Metrics of a program for a monitoring system such as Prometheus.
 //!
-//! - A [`Page`] is what scrapes read. It is made anew each second at most, of the state that the program
-//!   has anyway, so that nothing has to be kept in step. Its text is OpenMetrics 1.0.
-//! - [`Calls`] are what no state tells: how many were answered, how, and how quickly.
-//! - [`Phases`] tell where the time of a call goes.
-//! - An [`Endpoint`] serves pages over HTTP/1.1, within bounds.
+//! - A [`Page`] is one scrape's text, OpenMetrics 1.0. It is built at most once per second from the program's state, so
+//!   that no separate counters have to be kept up to date.
+//! - [`Calls`] count answered calls by outcome and duration.
+//! - [`Phases`] measure the phases of calls.
+//! - An [`Endpoint`] serves pages over HTTP/1.1, with limits on connections and time.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

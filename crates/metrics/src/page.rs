@@ -13,26 +13,26 @@ use prometheus_client::{
 
 use crate::{Calls, Phases};
 
-/// What all names begin with.
+/// Prefix of all metric names.
 const PREFIX: &str = "dpu_offload";
 
-/// A label's name and value. Values come out of a bounded set, such as states or what a configuration
-/// names: a monitoring system keeps a series for each of them.
+/// A label's name and value. Values must come from a bounded set, such as states or names in the configuration: a
+/// monitoring system keeps a series for each.
 pub type Label = (&'static str, String);
 
-/// A label.
+/// Creates a label.
 #[must_use]
 pub fn label(name: &'static str, value: &str) -> Label {
     (name, value.to_owned())
 }
 
-/// What one scrape reads. Families are added in the order in which they are shown. Help texts are one
-/// clause without a final stop.
+/// The metrics of one scrape. Families are shown in the order in which they are added. Help texts are one clause
+/// without a final stop.
 #[derive(Debug)]
 pub struct Page(Registry);
 
 impl Page {
-    /// A page of `program`, which tells of its `version`.
+    /// An empty page of `program`, with its `version`.
     #[must_use]
     pub fn of(program: &'static str, version: &'static str) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
@@ -41,12 +41,12 @@ impl Page {
         Self(registry)
     }
 
-    /// Adds a number that goes up and down.
+    /// Adds a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: u64) {
         self.0.register(name, help, ConstGauge::new(value));
     }
 
-    /// Adds numbers that go up and down, by their labels.
+    /// Adds gauges with labels.
     pub fn gauges<const N: usize>(
         &mut self,
         name: &str,
@@ -56,12 +56,12 @@ impl Page {
         self.0.register(name, help, Series::of(ConstGauge::new, series));
     }
 
-    /// Adds a number that only goes up. It is shown as `<name>_total`.
+    /// Adds a counter, shown as `<name>_total`.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.0.register(name, help, ConstCounter::new(value));
     }
 
-    /// Adds numbers that only go up, by their labels. They are shown as `<name>_total`.
+    /// Adds counters with labels, shown as `<name>_total`.
     pub fn counters<const N: usize>(
         &mut self,
         name: &str,
@@ -76,7 +76,7 @@ impl Page {
         self.0.register(format!("{scope}_calls"), help, calls.answers());
         self.0.register_with_unit(
             format!("{scope}_call_duration"),
-            "How long they took until their answer",
+            "Time from the call to its answer",
             Unit::Seconds,
             calls.durations(),
         );
@@ -88,17 +88,17 @@ impl Page {
         self.0.register_with_unit(name, help, Unit::Seconds, phases.clone());
     }
 
-    /// Adds the ends of the certificates in force, and when it is warned of them, `ahead` at most.
+    /// Adds the expiry of the certificates in force, and the times from which warnings start, at most `ahead` of it.
     pub fn certificates(&mut self, credentials: &Credentials, ahead: Duration) {
         let certificates = [("own", credentials.validity()), ("ca", credentials.ca_validity())];
         self.timestamps(
             "certificate_not_after",
-            "The last moment at which the certificate in force is valid",
+            "When the certificate in force expires",
             certificates.map(|(which, validity)| (which, validity.not_after)),
         );
         self.timestamps(
             "certificate_warning",
-            "From when on the certificate in force is to be renewed",
+            "When the certificate in force must be renewed",
             certificates.map(|(which, validity)| (which, validity.warning_at(ahead))),
         );
     }
@@ -112,10 +112,10 @@ impl Page {
         self.0.register_with_unit(format!("{name}_timestamp"), help, Unit::Seconds, gauges);
     }
 
-    /// Its text, as it is scraped.
+    /// Encodes the page.
     ///
     /// # Errors
-    /// None that a page is known to cause.
+    /// If a value cannot be encoded, which no page causes.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.0)?;
@@ -123,7 +123,7 @@ impl Page {
     }
 }
 
-/// The numbers of one family, by their labels.
+/// The numbers of one family with their labels.
 #[derive(Debug)]
 struct Series<M, const N: usize>(Vec<([Label; N], M)>);
 

@@ -10,8 +10,8 @@ use prometheus_client::{
 };
 use traces::Instrument;
 
-/// Upper bounds of the buckets for durations: what the kernel does takes some tenths of a millisecond, and what waits
-/// for hardware some seconds.
+/// Upper bounds of the duration buckets: kernel operations take some tenths of a millisecond, waits for hardware some
+/// seconds.
 const BOUNDS: [Duration; 16] = [
     Duration::from_micros(100),
     Duration::from_micros(250),
@@ -31,18 +31,17 @@ const BOUNDS: [Duration; 16] = [
     Duration::from_secs(10),
 ];
 
-/// How long the phases of something took that a program does again and again. They are known beforehand. Clones are the
-/// same phases.
+/// Durations of the phases of a repeated operation. The phases' names are fixed. Clones share the durations.
 #[derive(Clone, Debug)]
 pub struct Phases(Arc<[(&'static str, Mutex<PhaseDurations>)]>);
 
 impl Phases {
-    /// Phases of these names.
+    /// Creates phases with these names.
     pub fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
         Self(names.into_iter().map(|name| (name, Mutex::default())).collect())
     }
 
-    /// A phase has taken that long. One that is not known is passed over.
+    /// Records a duration of `phase`. An unknown phase is ignored.
     pub fn note(&self, phase: &str, duration: Duration) {
         let known = self.0.iter().find(|(name, _)| *name == phase);
         debug_assert!(known.is_some(), "{phase} is not known beforehand");
@@ -51,8 +50,7 @@ impl Phases {
         }
     }
 
-    /// Does some work, as a step of the trace that it is part of, and notes how long it took. Work that is not finished
-    /// is not noted.
+    /// Runs `work` as a step of the current trace and records its duration. Cancelled work is not recorded.
     pub async fn time<W: Future>(&self, phase: &str, work: W) -> W::Output {
         let begun = Instant::now();
         let done = work.instrument(traces::step(phase)).await;
@@ -60,7 +58,7 @@ impl Phases {
         done
     }
 
-    /// What was noted so far, by the names of the phases.
+    /// The durations so far, by phase.
     pub fn noted(&self) -> impl Iterator<Item = (&'static str, PhaseDurations)> {
         let read = |durations: &Mutex<PhaseDurations>| {
             durations.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -82,11 +80,11 @@ impl EncodeMetric for Phases {
     }
 }
 
-/// How long a phase took, each time.
+/// The durations of one phase.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseDurations {
     sum: Duration,
-    /// By bucket; the last are longer than any bound.
+    /// Counts per bucket. The last one counts durations beyond all bounds.
     counts: [u64; BOUNDS.len() + 1],
 }
 
@@ -97,19 +95,19 @@ impl PhaseDurations {
         self.sum += duration;
     }
 
-    /// How often it was noted.
+    /// The number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All of them together.
+    /// The sum of all durations.
     #[must_use]
     pub const fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// Bounds from short to long, and how many took as long at most.
+    /// The bounds from short to long, with the number of durations up to each.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let up_to = self.counts.into_iter().scan(0, |sum, count| {
             *sum += count;

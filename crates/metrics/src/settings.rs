@@ -2,13 +2,13 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Deserializer, de};
 
-/// What a configuration says in place of an address to serve no metrics.
+/// The value that switches metrics off.
 const OFF: &str = "off";
 
-/// Reads the value of a key such as `metrics.listen`: an address and port, or `"off"`, which is `None`.
+/// Deserializes a key such as `metrics.listen`: an address and port, or `"off"`, which is `None`.
 ///
 /// # Errors
-/// It is neither.
+/// If the value is neither.
 pub fn listen_address<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(input)?;
     if text == OFF {
@@ -22,7 +22,7 @@ pub fn listen_address<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Sock
     })
 }
 
-/// The line of `--check-config` that says where metrics are read.
+/// The line of `--check-config` about the metrics' address.
 #[must_use]
 pub fn address_line(listen: Option<SocketAddr>) -> String {
     match listen {

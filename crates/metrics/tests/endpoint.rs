@@ -1,4 +1,4 @@
-//! The endpoint over real sockets: what is asked rightly, wrongly, slowly, and by a crowd.
+//! The endpoint over real sockets: valid, invalid, slow and many requests.
 #![allow(clippy::unwrap_used, reason = "a failure is a panic at its place")]
 
 use std::{
@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// More than anything here takes.
+/// Longer than anything here takes.
 const BOUND: Duration = Duration::from_secs(30);
 
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: node-1\r\n\r\n";
@@ -46,7 +46,7 @@ fn page() -> Page {
     page
 }
 
-/// An endpoint that serves [`page`] for as long as the test lasts.
+/// Serves [`page`] until the test ends.
 fn serve() -> SocketAddr {
     let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
@@ -54,10 +54,10 @@ fn serve() -> SocketAddr {
     address
 }
 
-/// All that is answered to `request` until the connection ends.
+/// The whole answer to `request`.
 async fn answer(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // An answer may come, and the connection end, before all is said.
+    // The server may answer and close the connection before the whole request is sent.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
     let _ = within(BOUND, stream.read_to_end(&mut answer)).await.unwrap();
@@ -135,7 +135,7 @@ async fn malformed_or_overlong_requests_are_refused() {
     assert!(answer(address, SCRAPE.as_bytes()).await.starts_with("HTTP/1.1 200 "));
 }
 
-/// The clock stands still but while everybody waits.
+/// With paused time the clock advances only while all tasks wait.
 #[tokio::test(start_paused = true)]
 async fn endless_request_times_out() {
     let address = serve();
@@ -146,7 +146,7 @@ async fn endless_request_times_out() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// A connection that has not asked within two seconds makes room for the next.
+/// A connection without a request within two seconds frees its place.
 #[tokio::test(start_paused = true)]
 async fn silent_clients_block_others_only_briefly() {
     let address = serve();
@@ -168,7 +168,7 @@ async fn slow_reader_is_disconnected() {
     const TOO_LONG: Duration = Duration::from_secs(60);
     let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
-    // More than the kernel takes over for a connection.
+    // More than the kernel buffers for a connection.
     let long = async || {
         let mut page = page();
         let series = (0..200_000).map(|number| ([("number", number.to_string())], number));
@@ -194,7 +194,7 @@ async fn queued_client_is_answered_by_several_threads() {
     a_hundred_are_answered().await;
 }
 
-/// They have asked before the first is let in.
+/// All have sent their requests before the first is accepted.
 async fn a_hundred_are_answered() {
     let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
@@ -241,7 +241,7 @@ async fn page_is_built_at_most_once_per_second() {
         move || {
             let number = made.fetch_add(1, Ordering::Relaxed) + 1;
             async move {
-                // Longer than the second that it is shown for.
+                // Longer than the second for which a page is reused.
                 sleep(Duration::from_millis(1500)).await;
                 let mut page = page();
                 page.gauge("number", "Its number", number);

@@ -60,6 +60,7 @@ pub struct Identity {
 impl Identity {
     /// Creates the identity of `name` in `trust_domain`.
     ///
+    /// # Errors
     /// [`IdentityError`] if trust domain or name are empty, longer than [`NAME_LIMIT`], or contain other characters
     /// than allowed.
     pub fn new(trust_domain: &str, role: Role, name: &str) -> Result<Self, IdentityError> {

@@ -1,7 +1,7 @@
-//! How long an answer is waited for, without the time that this process was suspended.
+//! Timeouts that do not count the time in which this process was suspended.
 //!
-//! A program that somebody stops for longer than it waits, or whose machine is, would otherwise take the other side
-//! for silent as soon as it goes on, although the answer is there.
+//! A program that is stopped for longer than its timeout (SIGSTOP, or a suspended machine) would otherwise report the
+//! peer as silent when it continues, although the answer has arrived.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -23,24 +23,23 @@ use nix::{
     },
 };
 
-/// Waits take no longer than that at once, and count for no more.
+/// The longest single wait, and the most that one wait counts.
 const STRETCH: Duration = Duration::from_millis(100);
 
-/// How much longer an answer is waited for.
+/// The remaining waiting time.
 #[derive(Debug)]
 pub struct Patience {
     left: Duration,
 }
 
 impl Patience {
-    /// For so long.
+    /// A timeout of `deadline`.
     #[must_use]
     pub const fn new(deadline: Duration) -> Self {
         Self { left: deadline }
     }
 
-    /// Has `wait` wait for as long as it is told at most. `None`: patience has come to its end, and nothing was waited
-    /// for.
+    /// Calls `wait` with the longest time that it may wait. `None`: the timeout has expired, and `wait` was not called.
     pub fn wait<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> Option<T> {
         if self.left.is_zero() {
             return None;
@@ -51,16 +50,17 @@ impl Patience {
         Some(outcome)
     }
 
+    // A suspension happens inside one wait, so that it counts as one stretch at most.
     fn spend(&mut self, waited: Duration) {
         self.left = self.left.saturating_sub(waited.min(STRETCH));
     }
 }
 
-/// Connects to a server's socket. A server that stands still accepts nothing, and once its queue is full, connecting
-/// would block for ever (`unix_stream_connect` in net/unix/af_unix.c). What is written waits for as long at most, too.
+/// Connects to a server's socket, with `deadline` as time limit of connecting and of writes. A stopped server accepts
+/// nothing, and with a full queue connecting would block for ever (`unix_stream_connect` in net/unix/af_unix.c).
 ///
 /// # Errors
-/// [`ErrorKind::TimedOut`] after `deadline`; or the server can't be reached.
+/// [`ErrorKind::TimedOut`] after `deadline`, or the error of connecting.
 pub fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     let stream = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let milliseconds = i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Waits of tasks. They need a tokio runtime whose time is not paused.
+//! Waits for asynchronous tests. They need a tokio runtime whose time is not paused.
 
 use std::{pin::pin, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     wait::{DEFAULT_TIMEOUT, backoff, gave_up, is_over},
 };
 
-/// How often [`within`] looks at the clock.
+/// How often [`within`] checks the clock.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Calls `holds` until it returns true, as [`wait_until`](crate::wait_until) does.
@@ -28,7 +28,7 @@ pub async fn wait_until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) 
     within(DEFAULT_TIMEOUT, looking).await.unwrap_or_else(|| gave_up(what, DEFAULT_TIMEOUT));
 }
 
-/// Does the work, as `tokio::time::timeout` does. `None`: `limit` is over.
+/// Runs `work` with a time limit, like `tokio::time::timeout`. `None`: `limit` has passed.
 pub async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     let begun = Reading::take();
     let mut work = pin!(work);

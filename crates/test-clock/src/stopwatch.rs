@@ -1,22 +1,22 @@
-//! How long something has taken.
+//! Measures time.
 
 use std::{
     fs,
     time::{Duration, Instant},
 };
 
-/// Where the kernel counts the time for which some task waited for a processor.
+/// The kernel's count of time in which some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
-/// A bound ends after this many times its length at the latest.
+/// Longest duration of a limit, as a multiple of its length.
 const MAX_STRETCH: u32 = 4;
-/// A bound ends after this many times its length where the kernel does not count.
+/// Duration of a limit as a multiple of its length if the kernel does not count.
 const STRETCH_WITHOUT_PSI: u32 = 3;
 
-/// One look at the machine.
+/// A reading of the clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) at: Instant,
-    /// Since the machine's start. `None`: the kernel does not count.
+    /// Waiting time since boot. `None`: the kernel does not count it.
     pub(crate) stalled: Option<Duration>,
 }
 
@@ -26,7 +26,7 @@ impl Reading {
         Self { at: Instant::now(), stalled: text.as_deref().and_then(stalled_in) }
     }
 
-    /// The time from `begun` on without that in which some task of the machine waited for a processor.
+    /// The time since `begun`, without the time in which some task of the machine waited for a processor.
     pub(crate) fn unstalled_since(&self, begun: &Self) -> Duration {
         let wall = self.at.saturating_duration_since(begun.at);
         match (begun.stalled, self.stalled) {
@@ -38,14 +38,14 @@ impl Reading {
     }
 }
 
-/// The total of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`, which is in microseconds.
+/// The total, in microseconds, of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`.
 fn stalled_in(pressure: &str) -> Option<Duration> {
     let some = pressure.lines().find(|line| line.starts_with("some "))?;
     let total = some.split_whitespace().find_map(|field| field.strip_prefix("total="))?;
     total.parse().ok().map(Duration::from_micros)
 }
 
-/// Measures time from its start on.
+/// Measures time from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     begun: Reading,
@@ -59,7 +59,7 @@ impl Stopwatch {
     }
 
     /// The time without that in which some task of the machine waited for a processor, for upper bounds. It is at least
-    /// a quarter of the wall time, and a third of it where the kernel does not count.
+    /// a quarter of the wall time, or a third if the kernel does not count.
     #[must_use]
     pub fn unstalled(&self) -> Duration {
         Reading::take().unstalled_since(&self.begun)
@@ -78,7 +78,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What is left of ten seconds of wall time when the kernel counts these totals.
+    /// What counts of ten seconds of wall time between these totals of the kernel.
     fn unstalled(before: Option<u32>, after: Option<u32>) -> Duration {
         let at = Instant::now();
         let begun = Reading { at, stalled: before.map(|seconds| SECOND * seconds) };

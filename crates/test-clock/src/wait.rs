@@ -1,4 +1,4 @@
-//! Waits of threads.
+//! Waits for tests on threads.
 
 use std::{thread, time::Duration};
 
@@ -7,18 +7,18 @@ use crate::stopwatch::{Reading, Stopwatch};
 /// The limit of [`wait_until`] and [`wait_until_async`](crate::wait_until_async).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The backoff between two looks begins with this and grows by a quarter, so that a wait takes a fifth longer than what it
-/// waits for: many looks start a program.
+/// The interval between two checks starts with this and grows by a quarter each time, so that a wait takes at most a
+/// fifth longer than needed. Checks are costly: many start a program.
 const MIN_BACKOFF: Duration = Duration::from_millis(1);
 const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The times between looks.
+/// The intervals between checks.
 pub(crate) fn backoff() -> impl Iterator<Item = Duration> {
     let longer = |time: &Duration| Some((*time * 5 / 4).min(MAX_BACKOFF));
     std::iter::successors(Some(MIN_BACKOFF), longer)
 }
 
-/// Whether the limit is over. The pressure is read only once the wall time is over.
+/// Whether the limit has passed. Reads the pressure only after the wall time has passed.
 pub(crate) fn is_over(begun: &Reading, limit: Duration) -> bool {
     begun.at.elapsed() >= limit && Reading::take().unstalled_since(begun) >= limit
 }
@@ -41,7 +41,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(what, DEFAULT_TIMEOUT, || holds().then_some(()));
 }
 
-/// Calls `look` until it returns a value or `limit` is over. The last call is after the end of the limit.
+/// Calls `look` until it returns a value or `limit` has passed. The last call is after the end of the limit.
 pub fn eventually<T>(limit: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
     let begun = Reading::take();
     look_until(|| is_over(&begun, limit), thread::park_timeout, look)
@@ -73,10 +73,10 @@ pub(crate) fn gave_up(what: &str, limit: Duration) -> ! {
     )
 }
 
-/// Blocks this thread for `time`, for tests that act at a moment of what another thread or program does. A test that
-/// waits for something uses [`wait_for`].
+/// Blocks this thread for `time`, for tests that act at a certain time of another thread or program. A test that waits
+/// for an event uses [`wait_for`].
 ///
-/// [`thread::park_timeout`] alone returns at once if a scoped thread that ended before has unparked this one.
+/// [`thread::park_timeout`] alone returns at once if an ended scoped thread has unparked this one.
 pub fn sleep_until_moment(time: Duration) {
     let begun = Stopwatch::start();
     while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits four seconds on a machine that stalls for `stalled` of each second, and returns how long the wait took.
+    /// Waits four seconds on a machine that stalls for `stalled` of each second. Returns the wait's duration.
     fn wall_of_a_wait(stalled: Option<Duration>) -> Duration {
         const STEP: Duration = Duration::from_millis(100);
         let at = Instant::now();

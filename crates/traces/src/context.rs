@@ -1,4 +1,4 @@
-//! From one program to the next.
+//! Passes trace context between programs.
 
 use tokio::task_local;
 use tracing::{Instrument, Span};
@@ -6,11 +6,11 @@ use tracing::{Instrument, Span};
 use crate::{TraceParent, spans};
 
 task_local! {
-    /// What came with the task's work, for where no span goes on with it.
+    /// The context that arrived with the task's work, for tasks without a span.
     static CAME: Option<TraceParent>;
 }
 
-/// Does work as the span, whose parent is the one that came with it, if any.
+/// Runs `work` in `span`, with `parent` as the parent if there is one.
 pub async fn follow<W: Future>(span: Span, parent: Option<TraceParent>, work: W) -> W::Output {
     if let Some(parent) = parent {
         adopt(&span, parent);
@@ -18,15 +18,16 @@ pub async fn follow<W: Future>(span: Span, parent: Option<TraceParent>, work: W)
     CAME.scope(parent, work.instrument(span)).await
 }
 
-/// Work that goes on behind the answer to whoever has asked for what the current span is: a part of the trace, and not
-/// of the time that he waits.
+/// Runs `work` after the answer of the current span. It belongs to the trace, but not to the time that the caller
+/// waits.
 pub fn afterwards<W: Future>(work: W) -> impl Future<Output = W::Output> {
     let span = spans::afterwards();
     let parent = current();
     follow(span, parent, work)
 }
 
-/// What to pass on to a program that is called: the current span, or else what came itself. `None`: there is no trace.
+/// The context to pass to another program: the current span, otherwise the context that arrived. `None`: there is no
+/// trace.
 #[must_use]
 pub fn current() -> Option<TraceParent> {
     current_span().or_else(|| CAME.try_with(|came| *came).ok().flatten())
@@ -43,7 +44,7 @@ fn adopt(span: &Span, parent: TraceParent) {
     let flags = TraceFlags::default().with_sampled(parent.is_sampled);
     let (trace, id) = (TraceId::from(parent.trace_id), SpanId::from(parent.span_id));
     let parent = SpanContext::new(trace, id, flags, true, TraceState::default());
-    // It fails where no span is made, and there is nothing to adopt.
+    // Fails if no span was created. Then there is nothing to set.
     let _ = span.set_parent(Context::new().with_remote_span_context(parent));
 }
 

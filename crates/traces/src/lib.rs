@@ -1,11 +1,11 @@
 //! Distributed traces: the spans of a program's work, and the context that passes from one program to the next.
 //!
-//! A call that comes from outside is an [`entry`], which goes on with its caller's trace or begins one. What is done
-//! for it is a [`step`], or a [`call`] of another program, which [`current`] passes the context on to. Steps and calls
-//! of what nobody has asked for are no spans: there is no entry around them. What goes on when the call is answered is
-//! done [`afterwards`].
+//! A call from outside is an [`entry`], which continues its caller's trace or begins one. Within it, work is a
+//! [`step`], and a call to another program is a [`call`], which passes on the [`current`] context. Steps and calls
+//! outside an entry create no spans. Work after the answer runs [`afterwards`].
 //!
-//! Where spans go to is set up elsewhere. Until it is, none is made, and a context that came is passed on as it is.
+//! The export of spans is set up elsewhere. Without it no spans are created, and a received context is passed on
+//! unchanged.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

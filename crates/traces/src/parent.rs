@@ -1,24 +1,24 @@
-//! The header `traceparent` of W3C's Trace Context.
+//! The header `traceparent` of W3C Trace Context.
 
 use std::{env, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 
-/// Its name in HTTP, and so in gRPC's metadata.
+/// The header's name in HTTP and gRPC metadata.
 pub const HEADER: &str = "traceparent";
-/// Its name among environment variables.
+/// The environment variable's name.
 pub const VARIABLE: &str = "TRACEPARENT";
 
-/// The version that is understood whole, and written.
+/// The supported version, which is also written.
 const VERSION: &str = "00";
-/// What no version is.
+/// The invalid version.
 const NO_VERSION: &str = "ff";
-/// Length of version 00, whose parts later ones begin with.
+/// Length of version 00. Later versions start with the same parts.
 const LENGTH: usize = 55;
-/// The one flag that is known: whoever made the trace records it.
+/// The only known flag: the trace's creator records it.
 const SAMPLED: u8 = 1;
 
-/// A span that work is part of, which may be another program's.
+/// A span that work belongs to, possibly of another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// The trace.
@@ -30,7 +30,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Reads the header, of any version. `None`: it is malformed, and to be ignored.
+    /// Parses the header in any version. `None`: it is malformed and must be ignored.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (known, rest) = text.split_at_checked(LENGTH)?;
@@ -48,14 +48,14 @@ impl TraceParent {
         is_whole.then_some(Self { trace_id, span_id, is_sampled })
     }
 
-    /// That of the process's environment, if whoever started it has set one.
+    /// The context in the process's environment, if its caller has set one.
     #[must_use]
     pub fn of_process() -> Option<Self> {
         Self::parse(&env::var(VARIABLE).ok()?)
     }
 }
 
-/// Capitals are malformed, too.
+/// Upper case is malformed.
 fn is_hex(part: &str, length: usize) -> bool {
     part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -73,20 +73,21 @@ impl Serialize for TraceParent {
     }
 }
 
-/// Reads one for serde's `deserialize_with`. What is malformed is none: nobody's call fails for that.
+/// Deserializes a context; for serde's `deserialize_with`. A malformed one becomes `None`, because it must not fail a
+/// call.
 ///
 /// # Errors
-/// Those of the document itself.
+/// The errors of the document itself.
 pub fn lenient<'de, D: Deserializer<'de>>(input: D) -> Result<Option<TraceParent>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Told {
+    enum Value {
         Text(String),
         Other(IgnoredAny),
     }
-    Ok(match Told::deserialize(input)? {
-        Told::Text(text) => TraceParent::parse(&text),
-        Told::Other(_) => None,
+    Ok(match Value::deserialize(input)? {
+        Value::Text(text) => TraceParent::parse(&text),
+        Value::Other(_) => None,
     })
 }
 

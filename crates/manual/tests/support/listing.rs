@@ -1,19 +1,19 @@
-//! The tests of the workspace, found in its sources as rustfmt has them.
+//! Finds the tests of the workspace in its sources, which rustfmt has formatted.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::tables::{manifest, members, repository};
 
-/// The id of a test's binary, as nextest has it, and the test's path in it.
+/// The id of a test's binary in nextest, and the test's path in it.
 pub(crate) type Place = (String, String);
 
-/// All tests of the workspace by their names on the page.
+/// All tests of the workspace by their names in the page.
 pub(crate) fn all_tests() -> BTreeMap<String, Place> {
     members().iter().flat_map(|member| tests_of(&repository().join(member))).collect()
 }
 
-/// On the page, unit tests begin with their package's name, and others with their binary's.
+/// In the page, unit tests begin with their package's name, and others with their binary's.
 fn tests_of(folder: &Path) -> Vec<(String, Place)> {
     let package = manifest(folder)["package"]["name"].as_str().unwrap().to_owned();
     let (sources, binaries) = (folder.join("src"), folder.join("tests"));
@@ -46,7 +46,7 @@ fn tests_below(folder: &Path, modules: &[String]) -> Vec<String> {
     tests
 }
 
-/// The tests of a source as rustfmt has it, with the modules in it that they are in.
+/// The tests of a source, with the modules around them.
 fn written_in(source: &str) -> Vec<String> {
     let (mut modules, mut tests, mut is_test) = (Vec::new(), Vec::new(), false);
     for line in source.lines() {
@@ -67,7 +67,7 @@ fn written_in(source: &str) -> Vec<String> {
     tests
 }
 
-/// The tests of macros that make one for each line that they are given, in each of their modules, if they have any.
+/// The tests of macros that create one for each given line, in each of their modules if they have any.
 fn made_by_macros_in(source: &str) -> Vec<String> {
     let made = source.split("\nmacro_rules! ").skip(1).flat_map(|rest| {
         let (body, rest) = rest.split_once("\n}\n").unwrap();

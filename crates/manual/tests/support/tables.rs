@@ -1,4 +1,4 @@
-//! The tables of `hack/test.d`, read as `hack/test` reads them.
+//! Reads the tables of `hack/test.d` like `hack/test`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -9,7 +9,7 @@ use std::{
 
 use regex::Regex;
 
-/// The tests that `hack/test` runs together: those of its lines with `+`, less those of its lines with `-`.
+/// The tests of a profile: those of its lines with `+`, without those of its lines with `-`.
 pub(crate) struct Profile {
     pub(crate) name: String,
     pub(crate) lines: Vec<Line>,
@@ -54,8 +54,8 @@ pub(crate) fn profiles() -> Vec<Profile> {
     profiles
 }
 
-/// The profiles whose tests a tier of `hack/test all` runs: those that the functions of `hack/test.d/tiers.sh` pass on to
-/// what runs tests. A tier's own name is their argument.
+/// The profiles that `hack/test all` runs: those that the functions of `hack/test.d/tiers.sh` pass to the test runner.
+/// Their argument is the tier's own name.
 pub(crate) fn profiles_of_tiers() -> Vec<Profile> {
     let script = fs::read_to_string(repository().join("hack/test.d/tiers.sh")).unwrap();
     let run: Vec<_> = tiers().into_iter().flat_map(|tier| profiles_in(&script, &tier)).collect();
@@ -84,7 +84,7 @@ pub(crate) fn tiers() -> Vec<String> {
     rows.map(|row| row.split('|').next().unwrap().trim().to_owned()).collect()
 }
 
-/// The lines of a table of `hack/test.d`, as fields between blanks.
+/// The lines of a table of `hack/test.d`, split at blanks.
 pub(crate) fn table(name: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(repository().join("hack/test.d").join(name)).unwrap();
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
