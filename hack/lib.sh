@@ -1,13 +1,13 @@
 # Shared by the scripts in hack/. Sourced, never run.
 # shellcheck shell=bash
 
-# The programs refuse folders that other users may write, as an ordinary user's umask of 002 would make them.
+# The programs refuse folders that other users may write, which a umask of 002 would create.
 umask 022
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# Debian's ordinary users do not have these, where ip, tc and nft are.
+# Debian's ordinary users do not have these folders in PATH, but ip, tc and nft are there.
 PATH=$PATH:/usr/sbin:/sbin
-# What the programs of packages have that others do not need.
+# Additional features of the packaged programs.
 FEATURES=host-shim/otlp,dpu-service/otlp
 PROGRAMS=(virtual-nic dpu-service host-shim host-shim-agent dpuctl)
 
@@ -18,7 +18,7 @@ die() { warn "${0##*/}: $*"; exit 1; }
 # Prints the script's leading comment, which is its help text.
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 
-# wants_help ARGUMENT...: whether one of them asks for help, wherever it stands.
+# wants_help ARGUMENT...: whether any of them asks for help.
 wants_help() {
     local argument
     for argument in "$@"; do
@@ -27,10 +27,10 @@ wants_help() {
     return 1
 }
 
-# no_more ARGUMENT...: ends the script if there is one.
+# no_more ARGUMENT...: ends the script if there is any.
 no_more() { (($# == 0)) || die "unknown argument $1; see hack/${0##*/} --help"; }
 
-# number OPTION VALUE: prints the value, if it is a whole number from 1 on.
+# number OPTION VALUE: prints the value if it is a whole number of at least 1.
 number() {
     [[ ${2:-} =~ ^[1-9][0-9]{0,17}$ ]] || die "$1 needs a number from 1 on; see hack/${0##*/} --help"
     say "$2"
@@ -39,7 +39,7 @@ number() {
 # The page that hack/reliability writes, relative to the repository.
 RELIABILITY=docs/RELIABILITY.md
 
-# commit: what is built here, as figures tell what they are of. The page of figures makes no difference.
+# commit: prints the built commit, which figures name as their source. Changes in the page of figures do not count.
 commit() {
     local commit changed
     commit=$(git -C "$ROOT" rev-parse --short=10 HEAD 2>/dev/null) || { say "unknown" && return; }
@@ -47,7 +47,7 @@ commit() {
     say "$commit${changed:+ with changes}"
 }
 
-# The folder of the built programs: OFFLOAD_BIN_DIR, or where cargo puts a build of that profile.
+# The folder of the built programs: OFFLOAD_BIN_DIR, or cargo's folder for builds of that profile.
 bin_dir() {
     if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then
         say "$OFFLOAD_BIN_DIR"
@@ -56,8 +56,8 @@ bin_dir() {
     fi
 }
 
-# build_programs PROFILE: builds the programs, unless OFFLOAD_BIN_DIR names a folder that has them. A
-# release has the static plugin.
+# build_programs PROFILE: builds the programs, unless OFFLOAD_BIN_DIR names a folder with them. The profile release
+# includes the static plugin.
 build_programs() {
     local program packages=()
     if [[ -n ${OFFLOAD_BIN_DIR:-} ]]; then
@@ -73,23 +73,23 @@ build_programs() {
     [[ $1 != release ]] || add_static_plugin "$(bin_dir release)"
 }
 
-# add_static_plugin FOLDER: runtimes start the plugin for every call, and most of its time goes into
-# loading libraries, of which a static program has none.
+# add_static_plugin FOLDER: runtimes start the plugin for every call, and loading libraries takes most of its time. A
+# static program loads none.
 add_static_plugin() {
     local static
     if static=$("$ROOT/hack/cross" --only host-shim "$(uname -m)"); then
-        # Not into the file that is there: cargo has it under another name too.
+        # Replace the file instead of writing into it: cargo has hard links to it.
         install -m 755 "$static/host-shim" "$1/host-shim"
     else
         warn "THE PLUGIN IS NOT STATIC (see the line above): each ADD and DEL takes about 1 ms longer"
     fi
 }
 
-# is_static PROGRAM: whether it needs no library. All of readelf's output is read: if it died of a closed pipe,
-# the pipeline would fail as it does without a match.
+# is_static PROGRAM: whether it needs no library. Reads all of readelf's output: with a closed pipe readelf would fail,
+# and the pipeline with it, as without a match.
 is_static() { ! readelf --program-headers --dynamic "$1" | grep -E 'INTERP|NEEDED' >/dev/null; }
 
-# need COMMAND=PACKAGE...: installs the missing commands as root with apt-get, else says which.
+# need COMMAND=PACKAGE...: installs missing commands as root with apt-get. Otherwise it prints what is missing.
 need() {
     local pair missing=() packages=()
     for pair in "$@"; do
@@ -103,19 +103,19 @@ need() {
     return 1
 }
 
-# install_packages PACKAGE...: whether they could be installed, which takes root and apt-get.
+# install_packages PACKAGE...: whether they could be installed. This needs root and apt-get.
 install_packages() {
     ((EUID == 0)) && command -v apt-get >/dev/null || return 1
     warn "installing $* (apt-get)"
     export DEBIAN_FRONTEND=noninteractive
-    # Another installation may be under way.
+    # Another installation may be running.
     local install=(apt-get -o DPkg::Lock::Timeout=300 install -qy --no-install-recommends)
     { "${install[@]}" "$@" || { apt-get update -q && "${install[@]}" "$@"; }; } >/dev/null </dev/null
 }
 
-# Runs a command as root of a network, mount and process namespace of its own, with an empty /run.
-# When it ends, or is interrupted, the kernel removes all that was made inside. An ordinary user gets
-# a user namespace too, and so does root with OFFLOAD_USERNS=1 where the kernel allows it.
+# Runs a command as root of private network, mount and process namespaces, with an empty /run. When the command ends or
+# is interrupted, the kernel removes everything inside. An ordinary user also gets a user namespace, and so does root
+# with OFFLOAD_USERNS=1 if the kernel allows it.
 in_private_namespaces() {
     local user=(--user --map-root-user) entry='mount -t tmpfs -o mode=755 tmpfs /run && exec "$@"'
     if ((EUID == 0)) && ! { [[ ${OFFLOAD_USERNS:-0} == 1 ]] && unshare "${user[@]}" true 2>/dev/null; }; then
@@ -125,18 +125,18 @@ in_private_namespaces() {
         bash -c "$entry" private "$@"
 }
 
-# over FOLDER LOWER: what is written there stays in the memory of this mount namespace.
+# over FOLDER LOWER: writes to the folder stay in the memory of this mount namespace.
 over() {
     mkdir -p "/run/overlay$1"/{upper,work}
     mount -t overlay -o "lowerdir=$2,upperdir=/run/overlay$1/upper,workdir=/run/overlay$1/work" overlay "$1"
 }
 
-# remove_cgroups NAME: control groups belong to no namespace: they stay when the processes of one have gone.
+# remove_cgroups NAME: control groups belong to no namespace and outlive the processes of one.
 remove_cgroups() {
     find /sys/fs/cgroup -depth -type d \( -path "*/$1" -o -path "*/$1/*" \) -exec rmdir {} + 2>/dev/null || true
 }
 
-# Says why private namespaces can't be had, if so.
+# Prints why private namespaces are not available, if so.
 probe_private_namespaces() {
     local reason
     reason=$(in_private_namespaces true 2>&1) && return 0
@@ -144,7 +144,7 @@ probe_private_namespaces() {
     return 1
 }
 
-# wait_until SECONDS WHAT COMMAND...: until the command succeeds.
+# wait_until SECONDS WHAT COMMAND...: waits until the command succeeds.
 wait_until() {
     local end=$((${EPOCHREALTIME/[^0-9]/} + $1 * 1000000)) what=$2
     shift 2
@@ -154,7 +154,7 @@ wait_until() {
     done
 }
 
-# gone PROCESS: whether it has ended with all its threads, reaped or not.
+# gone PROCESS: whether it has ended with all its threads, even if it is a zombie.
 gone() {
     local threads=("/proc/$1/task/"*)
     [[ ! -e /proc/$1 ]] ||
@@ -169,8 +169,8 @@ in_netns() { nsenter --net="/run/netns/$1" "${@:2}"; }
 # dpu_name NUMBER: dpu-1, or with OFFLOAD_LAB_DPU=dpu-node dpu-node-1.
 dpu_name() { say "${OFFLOAD_LAB_DPU:-dpu}-$1"; }
 
-# make_pki DIR [DPUS]: a development CA with certificates for host node-1, DPU dpu-1 and operator admin; for as many
-# DPUs with a host each.
+# make_pki DIR [DPUS]: a development CA with certificates for host node-1, DPU dpu-1 and operator admin, or for that
+# many DPUs with a host each.
 make_pki() {
     local number
     "$BIN/dpuctl" pki init --dir "$1" --trust-domain dpu-offload.local >/dev/null
@@ -194,13 +194,13 @@ TOML
 
 FABRICS=(bridge ovs)
 
-# known_fabric NAME: prints it, if it is one.
+# known_fabric NAME: prints the name if the fabric exists.
 known_fabric() {
     [[ " ${FABRICS[*]} " == *" ${1:-} "* && -n ${1:-} ]] || die "--fabric needs one of ${FABRICS[*]}"
     say "$1"
 }
 
-# need_fabric NAME: installs what it takes besides the kernel, and says what it can't have.
+# need_fabric NAME: installs what the fabric needs. Prints what is not available.
 need_fabric() {
     [[ $1 == ovs ]] || return 0
     need ovs-vswitchd=openvswitch-switch ethtool=ethtool || return 1
@@ -209,7 +209,7 @@ need_fabric() {
     return 1
 }
 
-# start_open_vswitch DIR NETNS: with sockets of its own in DIR, and the userspace datapath, on any kernel.
+# start_open_vswitch DIR NETNS: with sockets in DIR and the userspace datapath, which works on any kernel.
 start_open_vswitch() {
     export OVS_RUNDIR=$1 OVS_LOGDIR=$1 OVS_DBDIR=$1
     local quiet=(-vconsole:off -vsyslog:off --no-chdir --pidfile --detach)
@@ -220,7 +220,7 @@ start_open_vswitch() {
         in_netns "$2" ovs-vswitchd "${quiet[@]}" --log-file="$1/ovs-vswitchd.log" --disable-system "unix:$1/db.sock"
 }
 
-# fabric_keys DIR FABRIC [ONE_OF_TWO]: what its section holds.
+# fabric_keys DIR FABRIC [ONE_OF_TWO]: the keys of the section [fabric].
 fabric_keys() {
     say "driver = \"$2\""
     say 'bridge = "br-offload"'
@@ -228,7 +228,7 @@ fabric_keys() {
     [[ ! ${3:-} ]] || say 'uplinks = ["p0"]'
 }
 
-# The halves of the subnets of the tests' networks.
+# The halves of the subnets in the tests' networks.
 declare -A HALVES=(
     [10.1.0.0/16]="10.1.0.0/17 10.1.128.0/17"
     [fd00:10:1::/64]="fd00:10:1::/65 fd00:10:1:0:8000::/65"
@@ -237,7 +237,7 @@ declare -A HALVES=(
     [10.4.0.0/30]="10.4.0.0/31 10.4.0.2/31"
 )
 
-# networks [ONE_OF_TWO]: those of the tests. Of two DPUs, each leaves half of each subnet to the other.
+# networks [ONE_OF_TWO]: the tests' networks. Each of two DPUs leaves half of each subnet to the other.
 networks() {
     local line halves
     while IFS= read -r line; do
@@ -249,8 +249,8 @@ networks() {
     done <"$ROOT/tests/fixtures/networks.toml"
 }
 
-# write_service_config DIR VFS [CARD [FABRIC [ONE_OF_TWO]]]: with the networks of the tests. Of two DPUs that a wire
-# joins, for the first or the second.
+# write_service_config DIR VFS [CARD [FABRIC [ONE_OF_TWO]]]: with the tests' networks. ONE_OF_TWO is for the first or
+# second of two DPUs that a wire connects.
 write_service_config() {
     local driver=veth number=${5:-1}
     [[ ${3:-veth} == veth ]] || driver=devlink
@@ -348,7 +348,7 @@ start_program() {
     setsid nsenter --net="/run/netns/$1" "$BIN/$3" "${@:4}" </dev/null >>"$2" 2>&1 &
 }
 
-# cni VERB SOCKET NETWORK [CONTAINER NETNS INTERFACE]: executes the plugin as a runtime does, by that agent.
+# cni VERB SOCKET NETWORK [CONTAINER NETNS INTERFACE]: runs the plugin like a runtime, with that agent.
 cni() {
     printf '{"cniVersion":"1.1.0","name":"%s","type":"host-shim","agentSocket":"%s"}' "$3" "$2" |
         CNI_COMMAND=$1 CNI_PATH=$BIN CNI_CONTAINERID=${4:-} CNI_NETNS=${5:+/run/netns/$5} CNI_IFNAME=${6:-} \

@@ -21,7 +21,7 @@ SETTINGS=(
     'link group         {"linkGroup": 39}'
 )
 
-# try JSON: what becomes of two pods of a network with that setting.
+# try JSON: the outcome for two pods of a network with that setting.
 try() {
     local outcome status=0
     outcome=$(outcome_of "$1") || status=1
@@ -30,7 +30,7 @@ try() {
     return "$status"
 }
 
-# outcome_of JSON: fails with the words of what went wrong.
+# outcome_of JSON: fails with the error of what went wrong.
 outcome_of() {
     local words pod address
     words=$(apply "$1" 2>&1) || { (($? == 1)) && say "refused: $words" && return; } || { warn "$words" && return 1; }
@@ -43,7 +43,7 @@ outcome_of() {
     if address=$(unanswered); then say "accepted, but no answer to ping from $address"; else say "works"; fi
 }
 
-# apply JSON: a network with that setting. dpuctl ends with 1 if the service refuses it.
+# apply JSON: creates a network with that setting. dpuctl exits with 1 if the service refuses it.
 apply() {
     jq -n --argjson setting "$1" --arg name "$NAME" \
         '{name: $name, subnets: [{cidr: "198.18.0.0/24"}]} + $setting' >"$WORK/network.json" || return 2
@@ -60,14 +60,14 @@ attach() {
 
 detach() { cni DEL "$AGENT" "$NAME" "$1" "$1" eth0 >&2; }
 
-# unanswered: prints which address does not answer the first pod: the second pod's, or the gateway's if the network has
-# one. Fails if all answer. With frames of full size.
+# unanswered: prints the address that does not answer the first pod: the second pod's, or the gateway's if the network
+# has one. Fails if all answer. Uses full-size frames.
 unanswered() {
     local mtu addresses address
     mtu=$(ip -n "${PODS[0]}" -j link show eth0 | jq '.[0].mtu')
     addresses=$(jq -r '.ips[0] | .address, (.gateway // empty)' "$WORK/${PODS[1]}.json")
     for address in ${addresses:-unknown}; do
-        # Until one is answered: a port may begin to forward later.
+        # Repeat until an answer arrives: a port may start to forward later.
         in_netns "${PODS[0]}" ping -n -c 1 -w 5 -M "do" -s "$((mtu - 28))" "${address%/*}" >&2 && continue
         say "${address%/*}"
         return
@@ -75,7 +75,7 @@ unanswered() {
     return 1
 }
 
-# leave_nothing: pods without interfaces and no network. DEL also of a pod whose ADD has failed.
+# leave_nothing: removes the pods' interfaces and the network. A pod whose ADD has failed needs a DEL, too.
 leave_nothing() {
     local pod status=0
     return_vf

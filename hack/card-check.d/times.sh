@@ -1,7 +1,7 @@
-# Times of ADD and DEL, and of the floor. Sourced by hack/card-check, never run.
+# Times of ADD, DEL and the floor. Sourced by hack/card-check, never run.
 # shellcheck shell=bash
 
-# measure_pods COUNT: the times of ADD; those of DEL are in the file `del`.
+# measure_pods COUNT: prints the times of ADD; the file `del` gets those of DEL.
 measure_pods() {
     local number start
     apply '{}' >&2
@@ -19,7 +19,7 @@ measure_pods() {
 
 us_since() { say $((${EPOCHREALTIME/[^0-9]/} - ${1/[^0-9]/})); }
 
-# times FILE: median and most of its microseconds, as two cells.
+# times FILE: median and maximum of its microseconds, as two cells.
 times() {
     [[ -s $WORK/$1 ]] || die "not measured: see the rows above"
     sort -n "$WORK/$1" | awk '
@@ -27,7 +27,8 @@ times() {
         END { printf "%.2f | %.2f\n", us[int((NR + 1) / 2)] / 1000, us[NR] / 1000 }'
 }
 
-# floor COUNT: of a free VF of this host, which the agent finds as it was. Back is in the file `floor-del`.
+# floor COUNT: with a free VF of this host, which is returned unchanged. The file `floor-del` gets the times of the way
+# back.
 floor() {
     local number start host free device vf
     host=${HOST:-$(host_name)}
@@ -54,13 +55,14 @@ floor() {
     times floor-add
 }
 
-# return_vf: to the host, if the floor has left it in the pod. It would end with the namespace of the pod.
+# return_vf: moves the VF back to the host if an aborted measurement left it in the pod. It would end with the pod's
+# namespace.
 return_vf() {
     [[ ! -e $WORK/vf ]] || ip -n "$NAME" link set eth0 netns "${HOST_NETNS:-$$}" name "$(<"$WORK/vf")" || true
     rm -f "$WORK/vf"
 }
 
-# host_name: as the certificate of the agent has it.
+# host_name: the name in the agent's certificate.
 host_name() {
     local report
     report=$(agent_status -o json) || return 1
@@ -68,7 +70,7 @@ host_name() {
         die "the agent's certificate names no host: say --host NAME"
 }
 
-# free_vf HOST: its device and its representor. Another host of the DPU may have devices of the same addresses.
+# free_vf HOST: its device and its representor. Another host of the DPU may have devices with the same addresses.
 free_vf() {
     local vfs
     vfs=$(dpuctl get vfs --host "$1" -o json) || return 1
@@ -95,13 +97,13 @@ netdev_of() {
     say "$names"
 }
 
-# refuse_used NETDEV: unless nothing on the host uses it.
+# refuse_used NETDEV: fails if the host uses it.
 refuse_used() {
     "${HOST_IP[@]}" -j address show dev "$1" | jq -e '.[0] | .addr_info == [] and .master == null' >/dev/null ||
-        die "$1 has addresses or a master, so it is in use and was not moved: take them away"
+        die "$1 has addresses or a master, so it is in use and was not moved: remove them"
 }
 
-# floor_of_dpu COUNT: by one process of ip; the clock counts hundredths.
+# floor_of_dpu COUNT: with a single ip process, because the clock counts hundredths of a second.
 floor_of_dpu() {
     local representor clock before after
     [[ -s $WORK/representor ]] || die "not measured: see the rows above"

@@ -1,10 +1,10 @@
 # Debian packages. Sourced by hack/package, never run.
 # shellcheck shell=bash
 #
-# They are staged here and built by dpkg-deb rather than by cargo-deb, which would have to be built first, takes
-# cargo's own targets for what it packs, and has no say in programs that come from a folder.
+# The packages are staged here and built by dpkg-deb. cargo-deb would have to be built first, packs only cargo's own
+# targets, and cannot pack programs from a folder.
 #
-# A folder here is a package: what dpkg is told of it, and its scripts, before each of which `common` is put.
+# Each folder here is a package: its control file and its maintainer scripts. `common` is prepended to each script.
 
 MAINTAINER='The dpu-offload authors <dpu-offload@users.noreply.github.com>'
 SCRIPTS=(postinst prerm postrm)
@@ -17,7 +17,7 @@ make_debs() {
     done
 }
 
-# write_manual FOLDER: by the program `manual` of a folder of programs, if it runs on this machine.
+# write_manual FOLDER: with the program `manual` of a folder of programs, if it runs on this machine.
 write_manual() {
     local folder
     progress "writing the manual pages"
@@ -28,7 +28,7 @@ write_manual() {
     build_manual && "$MANUAL" "$1" || die "the manual can't be written"
 }
 
-# build_manual: as the programs were built, so that their libraries are not compiled again; MANUAL is its path.
+# build_manual: in the programs' profile, so that their libraries are not compiled again. MANUAL is its path.
 build_manual() {
     local folder profile=demo target=${CARGO_TARGET_DIR:-$ROOT/target}
     if [[ $BUILT == yes ]]; then
@@ -58,7 +58,7 @@ make_deb() {
 stage_dpu_offload_host() {
     program "$1" host-shim-agent
     install -D "$BIN/host-shim" "$1/usr/lib/cni/host-shim"
-    # By this name networks of podman ask for it.
+    # Networks of podman refer to the plugin by this name.
     install -d "$1/usr/lib/netavark"
     ln -s ../cni/host-shim "$1/usr/lib/netavark/dpu-offload"
     configuration "$1" minimal/host-shim.toml
@@ -83,7 +83,7 @@ stage_dpuctl() {
     example "$1" dpuctl grafana/dpu-offload.json
 }
 
-# The lab finds all programs in one folder, and its files as in a clone.
+# The lab expects all programs in one folder, and its files as in a clone.
 stage_dpu_offload_lab() {
     local lab=$1/usr/share/dpu-offload-lab links=$1/usr/lib/dpu-offload-lab program
     program "$1" virtual-nic
@@ -101,7 +101,7 @@ stage_dpu_offload_lab() {
     example "$1" dpu-offload-lab ci/pods.yml
 }
 
-# program TREE PROGRAM: with its pages and completions.
+# program TREE PROGRAM: with its manual pages and completions.
 program() {
     local file of_it=("$WORK/manual/"*/*/{_"$2","$2"{,-*}.*})
     install -D "$BIN/$2" "$1/usr/bin/$2"
@@ -112,7 +112,7 @@ program() {
     find "$1/usr/share/man" -type f ! -name '*.gz' -exec gzip -9n {} +
 }
 
-# configuration TREE FILE: people change it, and dpkg keeps what they have changed.
+# configuration TREE FILE: a conffile: dpkg keeps the administrator's changes.
 configuration() {
     local file=/etc/dpu-offload/${2##*/}
     install -D -m 644 "$ROOT/configs/$2" "$1$file"
@@ -131,7 +131,7 @@ units() {
 # example TREE PACKAGE FILE
 example() { install -D -m 644 "$ROOT/configs/$3" "$1/usr/share/doc/$2/examples/${3##*/}"; }
 
-# stage_documents TREE PACKAGE ARCHITECTURE: what Debian asks of each package, and what it is built of.
+# stage_documents TREE PACKAGE ARCHITECTURE: the documents that Debian requires, and the bill of materials.
 stage_documents() {
     local documents=$1/usr/share/doc/$2
     mkdir -p "$documents" "$1/usr/share/lintian/overrides"
@@ -146,7 +146,7 @@ changelog() {
     cat <<TEXT
 $1 ($VERSION) unstable; urgency=medium
 
-  * CHANGELOG.md.gz beside this file tells what has changed.
+  * CHANGELOG.md.gz beside this file lists the changes.
 
  -- $MAINTAINER  $(date --rfc-email --date="@$SOURCE_DATE_EPOCH")
 TEXT
@@ -154,7 +154,7 @@ TEXT
 
 compress() { gzip -9n; }
 
-# page_of_help SCRIPT: its help text as a page of the manual.
+# page_of_help SCRIPT: its help text as a manual page.
 page_of_help() {
     say '.TH DPU-OFFLOAD-LAB 8 "" "" dpu-offload'
     say '.SH NAME'
@@ -164,7 +164,7 @@ page_of_help() {
     sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1" | sed 's|hack/lab|dpu-offload-lab|g; s/\\/\\e/g; s/-/\\-/g; s/^[.'\'']/\\\&&/'
 }
 
-# stage_control TREE PACKAGE ARCHITECTURE: what dpkg reads.
+# stage_control TREE PACKAGE ARCHITECTURE: dpkg's metadata.
 stage_control() {
     local script
     for script in "${SCRIPTS[@]}"; do
@@ -191,7 +191,7 @@ stage_script() {
     chmod 755 "$1/DEBIAN/$3"
 }
 
-# depends TREE: on what the package names, and on the libraries of programs that are not static.
+# depends TREE: the package's own dependencies, and the libraries of dynamic programs.
 depends() {
     local named libraries
     named=$(sed -n "s/^Depends: //p" "$FOLDER/control" | sed "s/@VERSION@/$VERSION/g")
@@ -199,7 +199,7 @@ depends() {
     [[ -z $named$libraries ]] || say "Depends: $named${named:+${libraries:+, }}$libraries"
 }
 
-# dpkg-shlibdeps wants to stand beside Debian's sources.
+# dpkg-shlibdeps needs a Debian source tree.
 libraries() {
     local program dynamic=()
     while read -r program; do

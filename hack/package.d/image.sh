@@ -1,7 +1,7 @@
-# OCI images from nothing but a static program, as archives of an OCI layout. Sourced by hack/package, never run.
+# OCI images with nothing but a static program, as archives of an OCI layout. Sourced by hack/package, never run.
 # shellcheck shell=bash
 #
-# An archive holds an index with the image of each processor, as `docker buildx` writes it: podman, skopeo and
+# An archive contains an index with the image for each processor, like one of `docker buildx`. podman, skopeo and
 # containerd read it without a registry.
 
 make_images() {
@@ -9,7 +9,7 @@ make_images() {
     make_image dpu-offload-service dpu-service dpu-service.toml
 }
 
-# make_image NAME PROGRAM CONFIGURATION [PLUGIN]: with the plugin where installers take it from.
+# make_image NAME PROGRAM CONFIGURATION [PLUGIN]: with the plugin at the installer's path.
 make_image() {
     local name=$1 architecture manifests='[]'
     progress "making the image $name"
@@ -26,7 +26,7 @@ make_image() {
     archive "$LAYOUT" >"$OUT/${name}_$VERSION.oci.tar"
 }
 
-# fill_root ROOT FROM PROGRAM...: what the image holds.
+# fill_root ROOT FROM PROGRAM...: the image's files.
 fill_root() {
     local root=$1 from=$2 program
     rm -rf "$root"
@@ -39,7 +39,7 @@ fill_root() {
     done
 }
 
-# add_libraries ROOT PROGRAM: what the program loads on this machine, where it looks for it.
+# add_libraries ROOT PROGRAM: the libraries that the program loads on this machine, at the same paths.
 add_libraries() {
     local library
     while read -r library; do
@@ -47,7 +47,7 @@ add_libraries() {
     done < <(ldd "$2" | grep -o '/[^ ]*')
 }
 
-# make_manifest ARCHITECTURE PROGRAM CONFIGURATION: of the root that was filled; prints what an index says of it.
+# make_manifest ARCHITECTURE PROGRAM CONFIGURATION: for the filled root. Prints its descriptor for an index.
 make_manifest() {
     local layer config difference
     archive "$WORK/root" >"$WORK/layer"
@@ -60,7 +60,7 @@ make_manifest() {
         jq --arg architecture "$1" '. + {platform: {architecture: $architecture, os: "linux"}}'
 }
 
-# What is not handed on is to be there soon.
+# Images that are not distributed are compressed quickly.
 compression() { if [[ $LIBRARIES == yes ]]; then say 1; else say 9; fi; }
 
 # image_config DIFFERENCE ARCHITECTURE PROGRAM CONFIGURATION
@@ -85,13 +85,13 @@ image_config() {
         }'
 }
 
-# name_it NAME: the layout's index, of the one index in it.
+# name_it NAME: writes the layout's index, which refers to the one index in it.
 name_it() {
     jq --arg name "$1" '{schemaVersion: 2, mediaType: "application/vnd.oci.image.index.v1+json", manifests: [. + {
         annotations: {"org.opencontainers.image.ref.name": $name, "io.containerd.image.name": $name}}]}'
 }
 
-# put TYPE: keeps standard input as a blob of the layout, and prints its descriptor.
+# put TYPE: stores standard input as a blob of the layout, and prints its descriptor.
 put() {
     local blob=$LAYOUT/blobs/blob digest
     cat >"$blob"
@@ -103,7 +103,7 @@ put() {
 
 sum() { sha256sum <"$1" | cut -d' ' -f1; }
 
-# archive FOLDER: a tar of it that depends on its files alone.
+# archive FOLDER: a tar that depends only on the folder's files.
 archive() {
     (cd "$1" && tar --create --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -- *)
 }

@@ -1,4 +1,4 @@
-# From cargo's metadata: $package with all that $crate is built of.
+# Reads cargo's metadata: $package with all crates that $crate contains.
 
 def purl: "pkg:cargo/\(.name)@\(.version)";
 
@@ -7,7 +7,7 @@ def component($kind):
     + if .license then {licenses: [{expression: (.license | gsub("/"; " OR "))}]} else {} end
     + ($sums[0]["\(.name) \(.version)"] | if . then {hashes: [{alg: "SHA-256", content: .}]} else {} end);
 
-# What a node needs at run time: neither tests alone nor the build.
+# Dependencies at run time, without those only for tests or the build.
 def needs: [.deps[] | select(any(.dep_kinds[]; .kind == null)) | .pkg];
 
 def reached($nodes; $from):

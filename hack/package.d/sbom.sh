@@ -1,11 +1,11 @@
 # Bills of materials, CycloneDX 1.5. Sourced by hack/package, never run.
 # shellcheck shell=bash
 #
-# They are derived from what cargo says of the programs: cargo-cyclonedx takes minutes to build, and tells of each
-# crate of the workspace rather than of each package. A bill lists the crates that a program is built of on that
-# processor, without those that only tests or the build itself need, and their sums are those of Cargo.lock.
+# They are derived from cargo's metadata: cargo-cyclonedx takes minutes to build, and makes a bill for each crate of the
+# workspace instead of each package. A bill lists the crates that a program contains on that processor, without those
+# that only tests or the build need. Checksums are those of Cargo.lock.
 
-# The crate whose dependencies are those of a package.
+# The crate with a package's dependencies.
 declare -A CRATE=([dpu-offload-host]=host-shim [dpu-offload-dpu]=dpu-service [dpuctl]=dpuctl [dpu-offload-lab]=virtual-nic)
 
 make_bills() {
@@ -25,7 +25,7 @@ metadata() {
     local processor=x86_64
     [[ $1 == amd64 ]] || processor=aarch64
     cargo metadata --manifest-path "$ROOT/Cargo.toml" --format-version 1 --locked --features "$FEATURES" \
-        --filter-platform "$processor-unknown-linux-musl" || die "cargo does not tell what the programs are built of"
+        --filter-platform "$processor-unknown-linux-musl" || die "cargo metadata failed"
 }
 
 sums_of_crates() {

@@ -1,16 +1,16 @@
-# Which expensive tiers a change calls for. Sourced by hack/test, never run.
+# Selects the expensive tiers for a change. Sourced by hack/test, never run.
 # shellcheck shell=bash
 
-# What CI has for them, beside the tiers that always run: minutes on two quiet cores.
+# CI's time for them, in addition to the tiers that always run: minutes on two idle cores.
 MINUTES_FOR_CHANGES=23
 
-# choose_tiers: prints what was chosen and why, and leaves the tiers in CHOSEN_TIERS.
+# choose_tiers: prints what was selected and why, and sets CHOSEN_TIERS.
 choose_tiers() {
     local wanted=() called=() others=() tier
     CHOSEN_TIERS=() LEFT=$MINUTES_FOR_CHANGES SEED=$(tree_seed)
     read_wanted
     sort_tiers
-    # As a whole if there is time for all of them, else each one's short form.
+    # The whole tiers if there is time for all of them, otherwise their short forms.
     ((LEFT >= $(minutes_of "${called[@]}"))) || mapfile -t called < <(short_forms "${called[@]}")
     take_what_fits "${called[@]}"
     say "   called for: ${CHOSEN_TIERS[*]:-nothing}; others while there is time, drawn by the tree's seed $SEED"
@@ -19,7 +19,7 @@ choose_tiers() {
     for tier in "${CHOSEN_TIERS[@]}"; do say "   chosen: $tier, $(field "$tier" minutes) min"; done
 }
 
-# read_wanted: leaves in the caller's `wanted` what the change calls for.
+# read_wanted: sets the caller's `wanted` to the tiers for the change.
 read_wanted() {
     local base changed paths path
     if ! { base=$(base_of_change) && [[ $base ]] && changed=$(changed_paths "$base"); }; then
@@ -48,14 +48,14 @@ base_of_change() {
     if [[ $base && $base != "$head" ]]; then say "$base"; else git rev-parse --verify --quiet 'HEAD^'; fi
 }
 
-# changed_paths BASE: also what is not committed yet.
+# changed_paths BASE: includes uncommitted changes.
 changed_paths() {
     local changed
     changed=$(git diff --name-only --no-renames "$1" -- && git ls-files --others --exclude-standard) || return
     sort -u <<<"$changed"
 }
 
-# tiers_of_path PATH: by the longest line of hack/test.d/tiers-by-path that fits. Paths without a line mean every tier.
+# tiers_of_path PATH: from the longest matching line of hack/test.d/tiers-by-path. Paths without a line mean every tier.
 tiers_of_path() {
     awk -v path="$1" '
         /^#/ || !NF { next }
@@ -68,10 +68,10 @@ tiers_of_path() {
     ' "$ROOT/hack/test.d/tiers-by-path"
 }
 
-# sort_tiers: of the tiers that do not run in any case, those that are wanted go to the caller's `called`, and the short
-# forms of those that may run in addition to its `others`. Mutants show what tests lack, whatever the change: they are for
-# hack/test all. Dependencies are the same until Cargo.lock or deny.toml changes, and what an old kernel lacks until the way
-# to speak to kernels does.
+# sort_tiers: of the tiers that do not always run, puts the wanted ones into the caller's `called`, and the short forms
+# of possible additional ones into its `others`. Mutants are only for hack/test all: they show what tests lack, whatever
+# the change. Dependencies stay the same until Cargo.lock or deny.toml changes. The old kernel matters only to changes
+# of the code that uses the kernel.
 sort_tiers() {
     local tier named=" dependencies vm-old "
     for tier in "${TIERS[@]}"; do
@@ -101,8 +101,8 @@ short_forms() {
     for tier in "$@"; do if is_tier "$tier-short"; then say "$tier-short"; else say "$tier"; fi; done
 }
 
-# take_what_fits TIER...: into the time that is left. It begins with the tier that SEED draws, so that each has its turn,
-# and the same tree has the same ones again. The others are left in UNFIT.
+# take_what_fits TIER...: fills the remaining time. Starts with the tier that SEED selects, so that each has its turn,
+# and the same tree gets the same tiers again. Sets UNFIT to the rest.
 take_what_fits() {
     local place tier
     UNFIT=()
@@ -117,7 +117,7 @@ take_what_fits() {
     done
 }
 
-# tree_seed: a number that the content of the committed tree decides; also what tests that try a sample draw it by.
+# tree_seed: a number from the content of the committed tree. Tests that run a sample use it, too.
 tree_seed() {
     local tree
     tree=$(git -C "$ROOT" rev-parse --verify --quiet 'HEAD^{tree}' 2>/dev/null) || tree=0

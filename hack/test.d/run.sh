@@ -1,21 +1,21 @@
 # Builds tests, runs those of a profile, and counts them. Sourced by hack/test, never run.
 # shellcheck shell=bash
 
-# Groups of processes that run tests, by profile, or that make something ahead.
+# Process groups that run tests, by profile, or that prepare something in advance.
 declare -A JOBS=()
-# A profile whose tests are left out of those that run_tests runs, or nothing. Callers set it for one call.
+# A profile whose tests run_tests omits, or nothing. Callers set it for one call.
 OMITTED=
 
 # uses_nextest: nextest refuses expressions about binaries that were not built, as with a NAME.
 uses_nextest() { [[ ! $NAME ]] && cargo nextest --version >/dev/null 2>&1; }
 
-# linted COMMAND...: a build of ours by it has clippy as the compiler of our own crates, so that one pass does both. A
-# warning is an error.
+# linted COMMAND...: builds with clippy as the compiler of the workspace's crates, so that one pass does both. A warning
+# is an error.
 linted() {
     RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ "$@"
 }
 
-# build_once: builds all that is tested, or with a NAME what its tests need, unless that is done.
+# build_once: builds all tests, or with a NAME what its tests need, unless that is done.
 build_once() {
     local targets=() before=$FAILED
     [[ -z ${BUILD_STATUS:-} ]] || return "$BUILD_STATUS"
@@ -30,8 +30,8 @@ build_once() {
     BUILD_STATUS=0
 }
 
-# build_tests TARGET...: also writes down where the tests are, for runs where nothing can be built. With targets the
-# programs that tests run are built first: cargo builds only their unit tests otherwise.
+# build_tests TARGET...: also records the tests' places, for runs where nothing can be built. With targets the programs
+# that tests run are built first: otherwise cargo builds only their unit tests.
 build_tests() {
     local what=("${WORKSPACE[@]}" "$@")
     (($# == 0)) || linted cargo build "${WORKSPACE[@]}" --bins --profile "$PROFILE" --quiet || return
@@ -48,7 +48,8 @@ build_tests() {
 
 host() { rustc -vV | sed -n 's/^host: //p'; }
 
-# executables: of cargo's messages a line for each test binary: its id as nextest has it, its path, its package's folder.
+# executables: reads cargo's messages and prints a line for each test binary: its id in nextest, its path, its package's
+# folder.
 executables() {
     jq -r 'select(.reason == "compiler-artifact" and .profile.test and .executable)
         | (.manifest_path | rtrimstr("/Cargo.toml")) as $folder
@@ -58,8 +59,8 @@ executables() {
             else "\($package)::\($kind)/\(.target.name)" end, .executable, $folder ] | join(" ")'
 }
 
-# targets_with NAME: cargo's words for the programs and for the targets that have such a function or module; nothing, and
-# so all targets, where that is not clear. Dependencies have the features of the whole workspace in any case.
+# targets_with NAME: cargo's arguments for the programs and the targets with such a function or module. Prints nothing,
+# which means all targets, if that is unclear. Dependencies always have the whole workspace's features.
 targets_with() {
     local files file folder target words=--bins last=${1%::}
     mapfile -t files < <(git grep --untracked -lE "(fn|mod) [a-z0-9_]*${last##*::}" -- '*.rs' 2>/dev/null)
@@ -69,7 +70,7 @@ targets_with() {
             tests/src/*) words+=$'\n'$(printf -- '--test %s\n' e2e vm arm runtime kubernetes) ;;
             tests/tests/* | */tests/*)
                 folder=${file%tests/*}tests
-                # Unit tests may be in a folder of that name, too.
+                # Unit tests may be in a folder of that name.
                 [[ -e ${folder%tests}Cargo.toml ]] || { words+=$'\n'--lib && continue; }
                 target=${file#"$folder/"} && target=${target%%/*}
                 [[ -e $folder/$target && $target == *.rs || -e $folder/$target/main.rs ]] || return 0
@@ -81,7 +82,7 @@ targets_with() {
     sort -u <<<"$words"
 }
 
-# doc_tests: which cargo runs itself.
+# doc_tests: run by cargo itself.
 doc_tests() {
     local output status=0 passed failed ignored
     output=$(linted cargo test "${WORKSPACE[@]}" --profile "$PROFILE" --doc --quiet 2>&1) || status=$?
@@ -96,7 +97,7 @@ doc_tests() {
 # A profile NAME-1 or NAME-2 is the first or second half of NAME's tests.
 selected() { awk -v profile="${1%-[12]}" -v sign="$2" '$1 == profile && $2 == sign {print $3, $4}' "$ROOT/hack/test.d/selection"; }
 
-# runner PROFILE [OMITTED_PROFILE]: leaves in RUNNER the command that runs a profile's tests, or those of NAME, also where
+# runner PROFILE [OMITTED_PROFILE]: sets RUNNER to the command that runs a profile's tests, or those of NAME, even where
 # nothing can be built. It writes their results to target/nextest/PROFILE/junit.xml.
 runner() {
     local profile=$1 omitted=${2:-}
@@ -117,17 +118,17 @@ runner() {
     fi
 }
 
-# filterset PROFILE OMITTED_PROFILE: in nextest's language.
+# filterset PROFILE OMITTED_PROFILE: in nextest's filter language.
 filterset() {
     local without
     without=$(selected "$1" - && { [[ ! $2 ]] || selected "$2" +; })
     say "($(union <<<"$(selected "$1" +)"))${without:+ - ($(union <<<"$without"))}"
 }
 
-# union: of pairs of regular expressions, a line each.
+# union: of pairs of regular expressions, one per line.
 union() { sed 's,^\(.*\) \(.*\)$,(binary_id(/\1/) \& test(/\2/)),' | paste -sd'+'; }
 
-# run_tests PROFILE WHAT [COMMAND...]: runs the tests of a profile by that command.
+# run_tests PROFILE WHAT [COMMAND...]: runs the tests of a profile with that command.
 run_tests() {
     local profile=$1 status=0
     title "$2"
@@ -139,7 +140,7 @@ run_tests() {
     count_report "$profile" "$status"
 }
 
-# at_once RUN PROFILE...: runs the tests of these profiles at the same time, each by `RUN PROFILE`, and reports them one
+# at_once RUN PROFILE...: runs the tests of these profiles concurrently, each with `RUN PROFILE`, and reports them one
 # after the other.
 at_once() {
     local profile
@@ -155,7 +156,7 @@ begin_tests() {
     begin_job "$2" "target/nextest/$2/output" "$1" "$2"
 }
 
-# begin_job NAME OUTPUT COMMAND...: in a group of processes of its own.
+# begin_job NAME OUTPUT COMMAND...: in a process group of its own.
 begin_job() {
     set -m
     "${@:3}" </dev/null >"$2" 2>&1 &
@@ -171,13 +172,13 @@ finish_tests() {
     count_report "$1" "$status"
 }
 
-# begin_ahead WHAT COMMAND...: begins what a later tier needs.
+# begin_ahead WHAT COMMAND...: starts what a later tier needs.
 begin_ahead() {
     mkdir -p "$TESTS"
     begin_job "ahead-$1" "$TESTS/ahead-$1" chrt --idle 0 "${@:2}"
 }
 
-# await_ahead WHAT: waits for it. What failed is tried again by the tier that needs it, which reports it.
+# await_ahead WHAT: waits for it. The tier that needs it tries again after a failure and reports it.
 await_ahead() {
     [[ ${JOBS[ahead-$1]:-} ]] || return 0
     wait "${JOBS[ahead-$1]}" || true
@@ -191,7 +192,7 @@ end_jobs() {
 
 report_of() { say "target/nextest/$1/junit.xml"; }
 
-# count_report PROFILE STATUS: what was reported before the run ended with that status.
+# count_report PROFILE STATUS: counts what was reported before the run ended with that status.
 count_report() {
     local report before=$FAILED tests=0 failures errors
     report=$(report_of "$1")
@@ -202,13 +203,13 @@ count_report() {
         say "   $1: $((tests - failures - errors)) of $tests tests passed, at minute $((SECONDS / 60))"
     fi
     [[ $NAME || ${tests:-0} != 0 ]] || fail "no test of profile $1 was run"
-    # A run that was ended has no failed test to be counted.
+    # An aborted run has no failed test to count.
     (($2 == 0 || FAILED > before)) || FAILED=$((FAILED + 1))
 }
 
 attribute() { sed -n "s/^<testsuites .*[^a-z]$2=\"\([0-9]*\)\".*/\1/p" "$1"; }
 
-# reasons REPORT: each failed test, and the first lines of its failure, each on a line of its own.
+# reasons REPORT: each failed test with the first lines of its failure, one per line.
 reasons() {
     awk '
         /<testcase / { test = $0; sub(/.*<testcase name="/, "", test); sub(/".*/, "", test) }

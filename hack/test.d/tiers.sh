@@ -1,8 +1,8 @@
 # The tiers: what each needs, and which profiles of hack/test.d/selection it runs. Sourced by hack/test, never run. A
-# function tier_NAME runs the tier that its argument names: NAME or NAME-short.
+# function tier_NAME runs the tier of its argument: NAME or NAME-short.
 # shellcheck shell=bash
 
-# The longest that tests may take in one virtual machine.
+# Time limit for the tests in one virtual machine.
 VM_SECONDS=1500
 
 tier_check() {
@@ -90,8 +90,7 @@ tier_kubernetes() {
     NEXTEST_TEST_THREADS=1 run_tests "$1" "tests of $(hack/cluster versions | paste -sd,)" hack/cluster run
 }
 
-# make_ahead: the machines that later tiers need are made while a cluster's tests mostly wait, on processors that nothing
-# else wants.
+# make_ahead: prepares the machines of later tiers while a cluster's tests mostly wait, on otherwise idle processors.
 make_ahead() {
     ! { wants vm || wants vm-short || wants vm-ovs || wants vm-ovs-short; } || begin_ahead vm hack/vm prepare
     ! { wants arm || wants arm-short; } || begin_ahead arm hack/arm-dpu programs
@@ -109,8 +108,8 @@ tier_runtime() {
     at_once with_runtimes "${profiles[@]}"
 }
 
-# with_runtimes PROFILE: in the place of this process, the tests on the runtimes of that Debian. They keep their namespaces
-# in one folder, so that one test runs at a time.
+# with_runtimes PROFILE: replaces this process by the tests on that Debian's runtimes. The runtimes keep their
+# namespaces in one folder, so that only one test runs at a time.
 with_runtimes() {
     local next=()
     export NEXTEST_TEST_THREADS=1
@@ -138,11 +137,11 @@ tier_vm-old() {
     at_once in_old_vm vm-old vm-old-ovs
 }
 
-# half_in_vm PROFILE: in the place of this process, every second test, in a machine of its own. It runs one test at a time
+# half_in_vm PROFILE: replaces this process by every second test, in a machine of its own. It runs one test at a time
 # and keeps one processor busy.
 half_in_vm() { in_vm hack/vm "$1"; }
 
-# in_old_vm PROFILE: in the place of this process, all tests, in a machine with the old kernel.
+# in_old_vm PROFILE: replaces this process by all tests, in a machine with the old kernel.
 in_old_vm() {
     [[ $1 != *-ovs ]] || export OFFLOAD_TEST_FABRIC=ovs
     in_vm "hack/vm --old" "$1"
@@ -192,7 +191,7 @@ tier_mutants() {
     check "no mutant of the registry survives" hack/mutants --sample 4 --seed "$seed" registry
 }
 
-# in_namespaces PROFILE WHAT: most of the tests mostly wait. Two for each processor leave a third of it idle, three a sixth;
+# in_namespaces PROFILE WHAT: most of the tests mostly wait. Two per processor leave a third of it idle, three a sixth;
 # with four, some are too slow beside other work.
 in_namespaces() {
     OFFLOAD_USERNS=1 NEXTEST_TEST_THREADS=$((3 * $(nproc))) run_tests "$1" "$2" in_private_namespaces
@@ -200,7 +199,7 @@ in_namespaces() {
 
 cannot_run() { fail "the tier $1 cannot run here; a line above says why"; }
 
-# ovs_is_missing TIER: without Open vSwitch a run without arguments goes on; one that asked for the tier fails.
+# ovs_is_missing TIER: without Open vSwitch a run without arguments continues; a run that names the tier fails.
 ovs_is_missing() {
     local why="install the package openvswitch-switch, and see that /dev/net/tun is open to $(id -un)"
     if [[ ${BY_DEFAULT:-} ]]; then
@@ -210,7 +209,7 @@ ovs_is_missing() {
     fi
 }
 
-# has_open_vswitch: its bridges with the datapath of the daemon have a port of /dev/net/tun.
+# has_open_vswitch: whether its bridges with the userspace datapath work, which needs /dev/net/tun.
 has_open_vswitch() {
     command -v ovs-vswitchd >/dev/null || install_packages openvswitch-switch || return 1
     [[ -c /dev/net/tun ]] && : 2>/dev/null <>/dev/net/tun
@@ -221,7 +220,7 @@ namespaces_are_there() {
         setpriv=util-linux openssl=openssl && need_plugins && probe_private_namespaces
 }
 
-# need_plugins: CNI plugins that make some networks of pods. They are no commands in the PATH.
+# need_plugins: CNI plugins for some of the pods' networks. They are not in PATH.
 need_plugins() { PATH=$PATH:/usr/lib/cni need macvlan=containernetworking-plugins host-local=containernetworking-plugins; }
 
 tools_of_long_are_there() {
@@ -229,7 +228,7 @@ tools_of_long_are_there() {
         ovs-vswitchd=openvswitch-switch curl=curl && need_grpcio
 }
 
-# need_grpcio: for the Python of the system, whose client calls the agent in a test.
+# need_grpcio: for the system's Python, whose client calls the agent in a test.
 need_grpcio() {
     local there=(/usr/bin/python3 -c 'import grpc, google.protobuf')
     "${there[@]}" 2>/dev/null && return
@@ -238,7 +237,7 @@ need_grpcio() {
     return 1
 }
 
-# is_root WHAT: which needs it.
+# is_root WHAT: WHAT needs root.
 is_root() { ((EUID == 0)) || { warn "$1 needs root: this is $(id -un)" && return 1; }; }
 
 silent() { "$@" >/dev/null; }
@@ -256,7 +255,7 @@ vm_is_limited() {
     [[ $status == 124 && $output == *"time limit"* ]] || { warn "exit code $status, output: $output" && return 1; }
 }
 
-# vm_boots_again BREAK [OPTION...]: after its command has broken it in that way, which QEMU may do itself.
+# vm_boots_again BREAK [OPTION...]: after its command BREAK has broken the machine, which QEMU may also do itself.
 vm_boots_again() {
     local share status=0 command
     share=$(mktemp -d)
@@ -266,7 +265,7 @@ vm_boots_again() {
     [[ $status == 42 ]] || { warn "exit code $status" && return 1; }
 }
 
-# systemd's own opinion of the units, from 0.0 (safe) to 10.0: they may get no worse.
+# systemd's rating of the units' exposure, from 0.0 (safe) to 10.0: it must not get worse.
 units_are_checked() {
     systemd-analyze --help 2>/dev/null | grep -q -e --offline ||
         { LEFT_OUT+=("checks of the systemd units; install systemd 250 or newer") && return; }
@@ -278,7 +277,7 @@ units_are_checked() {
     check "the software card's unit" unit_is_understood configs/systemd/dpu-offload-card.service
 }
 
-# is_understood UNIT: by systemd, beside our other units, for which their programs need not be installed.
+# is_understood UNIT: by systemd, together with the other units, whose programs need not be installed.
 is_understood() {
     local unit complaints
     for unit in configs/systemd/*; do
@@ -294,7 +293,7 @@ unit_is_understood() (
     is_understood "$folder/${1##*/}"
 )
 
-# unit_is_good FILE TENTHS: its exposure is no more than that. The programs need not be installed.
+# unit_is_good FILE TENTHS: its exposure is at most that. The programs need not be installed.
 unit_is_good() (
     set -e
     folder=$(mktemp -d)
@@ -319,19 +318,19 @@ demo_as_nobody() (
     OFFLOAD_BIN_DIR=$folder/bin setpriv --reuid=65534 --regid=65534 --clear-groups "$folder/hack/demo"
 )
 
-# In the machine's own namespaces, as a person would: nothing of it may be left.
+# In the machine's own namespaces, like a person: the lab must leave nothing there.
 lab_comes_and_goes() (
     local before
     export OFFLOAD_LAB=labtest
     trap 'hack/lab down >/dev/null' EXIT
     before=$(machine)
-    # Not by set -e, which has no effect in what an `if` asks for.
+    # set -e has no effect in the condition of an `if`.
     hack/lab up --vfs 4 && hack/lab env && follow docs/CONNECTIVITY.md "## In the lab" &&
         hack/lab restart service && hack/lab restart agent && hack/lab down || exit
     [[ $(machine) == "$before" ]] || { warn "the lab left something behind" && exit 1; }
 )
 
-# follow PAGE HEADING: does what the first commands below a heading of a page say.
+# follow PAGE HEADING: runs the first commands below a heading of a page.
 follow() {
     local commands
     commands=$(HEADING=$2 awk '$0 == ENVIRON["HEADING"] { below = 1 }

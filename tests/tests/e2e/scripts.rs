@@ -460,14 +460,14 @@ fn the_page_of_figures_takes_no_log_that_proves_nothing() {
     let soak = format!("{of_commit}{GOOD}\n");
     let fuzzed = "commit aaaaaaaaaa\nfigure: 5 executions of fuzz target cni_input\n";
     for (log, expected) in [
-        (format!("9 operations of seed 1\n{GOOD}\n"), "does not tell of which commit"),
-        (format!("commit unknown\n9 operations of seed 1\n{GOOD}\n"), "does not tell of which"),
+        (format!("9 operations of seed 1\n{GOOD}\n"), "has runs without a commit"),
+        (format!("commit unknown\n9 operations of seed 1\n{GOOD}\n"), "has runs without a commit"),
         (of_commit.into(), "does not end with 0 lost"),
         (format!("{of_commit}{}\n", GOOD.replace("0 leaked", "1 leaked")), "does not end with"),
         (format!("{of_commit}{}\n", GOOD.replace("0 without", "1 without")), "does not end with"),
-        (soak.replace("seed 1\n", "seed 1 without hostile\n"), "tells of no soak"),
-        ("commit aaaaaaaaaa\nfuzz: target cni_input broke\n".into(), "tells of no soak"),
-        ("figure: 5 executions of fuzz target cni_input\n".into(), "does not tell of which commit"),
+        (soak.replace("seed 1\n", "seed 1 without hostile\n"), "has neither a soak"),
+        ("commit aaaaaaaaaa\nfuzz: target cni_input broke\n".into(), "has neither a soak"),
+        ("figure: 5 executions of fuzz target cni_input\n".into(), "has runs without a commit"),
         (soak.replace("aaaaaaaaaa", "aaaaaaaaaa with changes"), "a work tree with changes"),
         (soak.replace("9 operations", "0 operations"), "a soak that did nothing"),
         (fuzzed.replace(" 5 ", " 0 "), "a fuzz target that executed nothing"),
