@@ -374,17 +374,6 @@ impl Network {
         }
     }
 
-    /// The settings that not all agents support, each with the capability of those that do.
-    pub(crate) fn asked_of_agents(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let has = |says: fn(&Route) -> bool| self.routes.iter().any(says);
-        let asked = [
-            ("a route's kind", capability::ROUTE_KINDS, has(|route| !route.kind.is_unicast())),
-            ("a route's scope", capability::ROUTE_KINDS, has(|route| route.scope.is_some())),
-            ("sysctls", capability::SYSCTLS, !self.sysctls.is_empty()),
-        ];
-        asked.into_iter().filter(|(_, _, is_asked)| *is_asked).map(|(what, known, _)| (what, known))
-    }
-
     /// The prefix length of a subnet's addresses in pods.
     #[must_use]
     pub(crate) fn length_in_pods(&self, subnet: IpNetwork) -> u8 {
@@ -490,7 +479,6 @@ pub struct Record {
     /// The VF it holds.
     pub vf: FunctionId,
     /// The VF's device on its host.
-    #[serde(rename = "pci_address")] // as journals have it
     pub device: Device,
     /// The VF's MAC address.
     pub mac: MacAddress,
@@ -557,15 +545,6 @@ pub struct PortSettings {
 }
 
 impl PortSettings {
-    /// Whether a port or PF has to enforce any setting. Pods keep the MTU themselves.
-    #[must_use]
-    pub(crate) fn needs_keeping(&self) -> bool {
-        self.vlan.is_some()
-            || !self.trunk.is_empty()
-            || self.has_rates()
-            || self.anti_spoofing != AntiSpoofing::Off
-    }
-
     /// Whether there is any rate limit or share.
     #[must_use]
     pub(crate) fn has_rates(&self) -> bool {

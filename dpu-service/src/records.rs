@@ -74,21 +74,14 @@ pub(crate) struct Cooling {
     pub of: CooledAddress,
     /// End of the cool-down: seconds since 1970, UTC.
     pub until: u64,
-    /// The former owner. `None`: the row was written by a version that did not record it.
-    pub owner: Option<FormerOwner>,
+    pub owner: FormerOwner,
 }
 
 impl Cooling {
-    /// Whether it is that address.
-    pub(crate) fn is_at(&self, at: &DomainAddress) -> bool {
-        let CooledAddress { address, domain, .. } = &self.of;
-        *address == at.address && domain.as_ref().is_none_or(|domain| *domain == at.domain)
-    }
-
     /// Whether the request comes from the former owner.
     #[must_use]
     pub(crate) fn is_of(&self, spec: &AttachSpec) -> bool {
-        self.owner.as_ref().is_some_and(|owner| owner.asks(spec))
+        self.owner.asks(spec)
     }
 }
 
@@ -97,8 +90,7 @@ impl Cooling {
 #[serde(deny_unknown_fields)]
 struct CoolDown {
     until: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    owner: Option<FormerOwner>,
+    owner: FormerOwner,
 }
 
 /// Contents of the journal.
@@ -354,22 +346,17 @@ impl Changes {
 }
 
 fn cooling_key(cooling: &Cooling) -> String {
-    let CooledAddress { network, address, domain } = &cooling.of;
-    match domain {
-        Some(domain) => format!("{network} {address} {}", domain.in_key()),
-        None => format!("{network} {address}"),
-    }
+    let CooledAddress { network, at: DomainAddress { domain, address } } = &cooling.of;
+    format!("{network} {address} {}", domain.in_key())
 }
 
 pub(crate) fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
     let mut words = std::str::from_utf8(key).ok()?.splitn(3, ' ');
     let (network, address) = (words.next()?.into(), words.next()?.parse().ok()?);
-    let domain = match words.next() {
-        Some(domain) => Some(Layer2Domain::of_key(domain)?),
-        None => None,
-    };
+    let domain = Layer2Domain::of_key(words.next()?)?;
     let CoolDown { until, owner } = serde_json::from_slice(value).ok()?;
-    Some(Cooling { of: CooledAddress { network, address, domain }, until, owner })
+    let at = DomainAddress { domain, address };
+    Some(Cooling { of: CooledAddress { network, at }, until, owner })
 }
 
 fn unavailable(error: &WriteError) -> Failure {
@@ -422,7 +409,7 @@ mod tests {
         serde_json::json!({
             "id": AttachmentId(Uuid::nil()), "key": key, "phase": "held", "network": network,
             "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::FunctionId::local(0, 1),
-            "pci_address": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
+            "device": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
             "bandwidth": crate::model::Bandwidth::default(), "boot_id": "b", "created_at": 1
         })
     }

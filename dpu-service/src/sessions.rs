@@ -268,14 +268,6 @@ impl Sessions {
         open.map_or(HostTime(u64::MAX), |open| open.clock.latest())
     }
 
-    /// Whether session `id` is open and both sides support the capability, one of [`offload_proto::capability::ALL`].
-    #[must_use]
-    pub(crate) fn can(&self, host: &HostName, id: SessionId, capability: &str) -> bool {
-        let hosts = self.lock();
-        let open = hosts.get(host).filter(|entry| entry.is_in(id)).and_then(|it| it.open.as_ref());
-        open.is_some_and(|open| open.capabilities.contains(&capability))
-    }
-
     /// Sends the host a command if it has a session. Without one, its next hello settles what the command would have.
     /// Returns whether the host has just lost its session because it does not read its commands.
     #[must_use]

@@ -4,7 +4,6 @@
 //! document and a line feed. Until then it writes a space every second, which JSON ignores. A suspended agent writes
 //! none, so that the plugin stops waiting.
 
-mod attachment;
 mod calling;
 mod report;
 
@@ -28,7 +27,7 @@ pub use report::{
 
 /// The longest document that either side accepts, in bytes.
 pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;
-/// The byte that ends the agent's answer. Older agents shut down their half of the connection instead.
+/// The byte that ends the agent's answer.
 pub const END_OF_ANSWER: u8 = b'\n';
 /// The byte that the agent writes periodically while it works on a call.
 pub const HEARTBEAT: &[u8] = b" ";
@@ -46,10 +45,10 @@ pub struct Call<R = Request> {
     /// Milliseconds until the caller gives up.
     pub deadline_ms: u64,
     /// When the caller gives up, in nanoseconds of `CLOCK_MONOTONIC`: a call may wait for long in the socket of a
-    /// suspended agent. Absent from older plugins.
+    /// suspended agent. Callers may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives_up_at_ns: Option<u64>,
-    /// The caller's span. Older agents ignore it.
+    /// The caller's span.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -184,7 +183,7 @@ pub struct AddRequest {
     #[serde(default)]
     pub pod: v1::Pod,
     /// A VF that the caller chose, for example by the kubelet's device plugin.
-    #[serde(default, rename = "pci_address")] // as agents of before read it
+    #[serde(default)]
     pub device: Option<Device>,
     /// The VF offer that the agent uses for this ADD.
     #[serde(skip)]
@@ -210,7 +209,7 @@ pub struct AddRequest {
     /// The path of the device-info file to write.
     #[serde(default)]
     pub device_info_file: Option<String>,
-    /// Where the caller has other plugins and their networks. Older agents ignore it.
+    /// Where the caller has other plugins and their networks.
     #[serde(default, skip_serializing_if = "CallerFolders::is_empty")]
     pub folders: CallerFolders,
     /// Addresses to lease for interfaces that other plugins create; the agent fills this in.
@@ -337,18 +336,6 @@ pub struct IpFamilies {
     pub ipv6: bool,
 }
 
-/// Whether all addresses of the attachment are of these families. Older programs ignore the request.
-pub(crate) fn has_only(attachment: &v1::Attachment, families: Option<IpFamilies>) -> bool {
-    let Some(IpFamilies { ipv4, ipv6 }) = families else { return true };
-    let is_asked = |held: &v1::Address| if held.address.contains(':') { ipv6 } else { ipv4 };
-    attachment.addresses.iter().all(is_asked)
-}
-
-/// Whether the pod may send from all of these sources. Older programs ignore the request.
-pub(crate) fn lets_send_for(attachment: &v1::Attachment, sources: &[String]) -> bool {
-    sources.iter().all(|source| attachment.allowed_sources.contains(source))
-}
-
 /// Rate limits of CNI's `bandwidth` capability: bit/s and bits. 0: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -448,7 +435,6 @@ pub enum Reply {
     /// The pod has its interface.
     Attached {
         /// The attachment.
-        #[serde(with = "attachment")]
         attachment: Box<v1::Attachment>,
         /// The attachments of the further interfaces, in the request's order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -456,7 +442,7 @@ pub enum Reply {
     },
     /// Success without a result.
     Done {
-        /// A warning for the runtime's log. Older plugins ignore it.
+        /// A warning for the runtime's log.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
@@ -560,47 +546,6 @@ mod tests {
             traceparent: None,
             request: Request::Status(StatusRequest::default()),
         }
-    }
-
-    #[test]
-    fn add_request_keeps_its_wire_form() {
-        let pod = r#"{"namespace":"shop","name":"cart-0","uid":"u"}"#;
-        let add = format!(
-            r#"{{"key":{{"container_id":"c1","interface_name":"eth0"}},"netns":"/run/netns/a",
-                "configuration":"blue","network":"","pod":{pod},"pci_address":"0000:03:00.2"}}"#
-        );
-        let read: AddRequest = decode(add.as_bytes()).unwrap();
-        assert_eq!(serde_json::to_string(&read.pod).unwrap(), pod);
-        assert_eq!(read.device, Some("0000:03:00.2".into()));
-        let written = serde_json::to_value(&read).unwrap();
-        assert_eq!(written["pci_address"], "0000:03:00.2");
-    }
-
-    #[test]
-    fn allowed_sources_are_compared_with_the_request() {
-        let list = |texts: &[&str]| Vec::from_iter(texts.iter().map(|text| (*text).to_owned()));
-        let allowed_sources = list(&["00:00:5e:00:01:07", "10.0.0.7/32", "fd07::/64"]);
-        let attachment = v1::Attachment { allowed_sources, ..Default::default() };
-        assert!(lets_send_for(&attachment, &[]));
-        assert!(lets_send_for(&attachment, &list(&["fd07::/64", "00:00:5e:00:01:07"])));
-        assert!(!lets_send_for(&attachment, &list(&["10.0.0.8/32"])), "as many, and others");
-        assert!(!lets_send_for(&v1::Attachment::default(), &list(&["10.0.0.7/32"])));
-    }
-
-    #[test]
-    fn vf_device_is_written_under_both_names() {
-        let device = "0000:03:00.2";
-        let vf = Some(v1::Vf { device: device.into(), ..Default::default() });
-        let attachment = Box::new(v1::Attachment { vf, ..Default::default() });
-        let written =
-            serde_json::to_value(Reply::Attached { attachment, further: Vec::new() }).unwrap();
-        assert_eq!(written["attachment"]["vf"]["pciAddress"], device);
-        assert_eq!(written["attachment"]["vf"]["device"], device);
-        let before = br#"{"outcome":"attached","attachment":{"vf":{"pciAddress":"0000:03:00.2"}}}"#;
-        let Reply::Attached { attachment, .. } = decode(before).unwrap() else {
-            panic!("it is one")
-        };
-        assert_eq!(attachment.vf.unwrap().device, device);
     }
 
     #[test]

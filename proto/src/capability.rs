@@ -4,24 +4,14 @@
 /// The agent answers `Examine`.
 pub const EXAMINE: &str = "examine";
 
-/// The agent understands `Attachment.host_keeps_port`: if the DPU has no port of a VF, the agent's PF enforces the
-/// network's settings, or the agent refuses.
-pub const KEEPS_PORT: &str = "keeps-port";
-
 /// The agent accepts VF offers (`Promises`).
 pub const PROMISES: &str = "promises";
-
-/// The agent understands `Route.kind` and `Route.scope`.
-pub const ROUTE_KINDS: &str = "route-kinds";
-
-/// The agent understands `Attachment.sysctls`.
-pub const SYSCTLS: &str = "sysctls";
 
 /// The agent accepts `VfPools`.
 pub const VF_POOLS: &str = "vf-pools";
 
 /// The capabilities of this build.
-pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, PROMISES, ROUTE_KINDS, SYSCTLS, VF_POOLS];
+pub const ALL: &[&str] = &[EXAMINE, PROMISES, VF_POOLS];
 
 /// Upper bound of a peer's capabilities that are compared.
 const MOST: usize = 256;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bootstrap::Chain;
 use futures::future::join_all;
 use keyed_locks::Held;
-use offload_proto::{Failure, Reason, capability};
+use offload_proto::{Failure, Reason};
 use vf_alloc::{FunctionId, VfState};
 
 use super::{
@@ -161,7 +161,6 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     if let Some(entry) = registry.entries().by_key(&spec.key) {
         check_same(entry, spec, &registry)?;
         let record = Arc::clone(entry.record());
-        check_host(engine, &record, session)?;
         if let Some(entry) = registry.change(record.id) {
             entry.note_asked(asked);
         }
@@ -173,7 +172,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     }
     let record = registry.reserve(spec, asked, boot_id, now())?;
     // Checked on the record, not on the spec: the network's limits may be tighter than the requested ones.
-    let checked = check_mac(engine, &record).and_then(|()| check_kept(engine, &record, session));
+    let checked = check_mac(engine, &record).and_then(|()| check_kept(engine, &record));
     if let Err(failure) = checked {
         registry.forget(record.id, None, now());
         return Err(failure);
@@ -194,47 +193,9 @@ fn check_mac(engine: &Engine, record: &Record) -> Result<(), Failure> {
 }
 
 /// Checks that the card or the host enforces the network's settings on the pod.
-fn check_kept(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
+fn check_kept(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let checked = engine.programmer().check(&record.port_settings());
-    checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))?;
-    check_host(engine, record, session)
-}
-
-/// Checks that the host's agent supports its share of the settings.
-fn check_host(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
-    check_understood(engine, record, session)?;
-    check_kept_by_host(engine, record, session)
-}
-
-/// Refuses settings that the host's agent does not know: it would ignore them silently.
-fn check_understood(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
-    let host = &record.key.host;
-    let unknown = record
-        .network
-        .asked_of_agents()
-        .find(|(_, capability)| !engine.sessions.can(host, session, capability));
-    let Some((what, _)) = unknown else { return Ok(()) };
-    let why = format!(
-        "{what} is not supported: the agent of host {host} is of a version that does not know of it; upgrade it"
-    );
-    Err(unsupported_by(record, &why))
-}
-
-/// Refuses an agent that cannot have the PF enforce the settings when the DPU has no port of the VF.
-fn check_kept_by_host(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
-    let host = &record.key.host;
-    let is_kept = engine.programmer().has_representors()
-        || !record.port_settings().needs_keeping()
-        || engine.sessions.can(host, session, capability::KEEPS_PORT);
-    if is_kept {
-        return Ok(());
-    }
-    let why = format!(
-        "neither DPU nor host would enforce the pod's VLAN, MAC address and rates: the DPU has no \
-        port of the VF, and the agent of host {host} is of a version that cannot configure the PF; \
-        upgrade it"
-    );
-    Err(unsupported_by(record, &why))
+    checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))
 }
 
 /// Results of programming the representor and of mapping ports.

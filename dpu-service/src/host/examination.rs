@@ -47,7 +47,8 @@ pub struct ExaminedVf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {
     pub id: AttachmentId,
-    /// What the record holds. `None`: an agent of an earlier version does not report it.
+    /// What the record holds. `None`: it has no MAC address, as that of a VF
+    /// without a netdev whose ADD was not answered.
     pub holdings: Option<Holdings>,
 }
 
@@ -143,9 +144,9 @@ pub(crate) mod tests {
     #[test]
     fn order_of_addresses_is_no_difference() {
         assert_eq!(examined(&record()).difference_from(&record()), None);
-        let mut earlier = examined(&record());
-        earlier.record.as_mut().unwrap().holdings = None;
-        assert_eq!(earlier.difference_from(&record()), None, "an earlier agent does not tell");
+        let mut unanswered = examined(&record());
+        unanswered.record.as_mut().unwrap().holdings = None;
+        assert_eq!(unanswered.difference_from(&record()), None);
     }
 
     #[test]

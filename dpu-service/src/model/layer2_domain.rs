@@ -54,10 +54,8 @@ impl Layer2Domain {
 pub(crate) struct CooledAddress {
     /// The name of the address's network.
     pub network: String,
-    /// The address.
-    pub address: IpAddr,
-    /// The domain in which the address was held. `None`: the journal's row has none, so it counts in all domains.
-    pub domain: Option<Layer2Domain>,
+    /// The address, in the domain where it was held.
+    pub at: DomainAddress,
 }
 
 /// Finds the layer-2 domains of networks.
@@ -108,8 +106,7 @@ impl Layer2Domains {
     pub(crate) fn cooled(&self, network: &Network, lease: &Lease) -> CooledAddress {
         CooledAddress {
             network: network.name.clone(),
-            address: lease.address.ip(),
-            domain: Some(self.of(network)),
+            at: DomainAddress { domain: self.of(network), address: lease.address.ip() },
         }
     }
 

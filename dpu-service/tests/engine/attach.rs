@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use dpu_service::{
     attachments::AttachmentFilter,
-    host::{Asked, Hello, HostTime},
+    host::{Asked, HostTime},
     model::{AntiSpoofing, AttachSpec, AttachmentState, Bandwidth, HostName},
 };
-use offload_proto::{Reason, capability};
+use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
 use crate::world::{
-    World, configuration, detach_of, hello, host, key, live, network, settings, spec,
+    World, configuration, detach_of, host, key, network, settings, spec,
 };
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn setting_unsupported_by_the_card_is_refused() {
 }
 
 #[tokio::test]
-async fn agent_without_keeps_port_needs_representors() {
+async fn full_guard_needs_representors() {
     let mut configuration = configuration();
     configuration.networks[0].anti_spoofing = AntiSpoofing::Mac;
     configuration.networks[0].link_group = 0;
@@ -150,24 +150,7 @@ async fn agent_without_keeps_port_needs_representors() {
     for named in ["network full", "host node-1", "anti_spoofing = \"full\""] {
         assert!(refused.message.contains(named), "{refused}");
     }
-    let failure = world.attach(spec("pod")).await.unwrap_err();
-    assert_eq!(failure.reason, Reason::Unsupported);
-    assert!(failure.message.starts_with("network red: "), "{failure}");
-    assert!(failure.message.contains("host node-1"), "{failure}");
-    assert!(world.list().is_empty());
-    let nothing_to_keep = AttachSpec { network: Some("free".into()), ..spec("free") };
-    world.attach(nothing_to_keep.clone()).await.unwrap();
-    let bandwidth = Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() };
-    let limited = AttachSpec { key: key("limited"), bandwidth, ..nothing_to_keep };
-    assert_eq!(world.refused(limited).await, Reason::Unsupported);
-
-    let capabilities = vec![capability::KEEPS_PORT];
-    world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
-    let view = world.attach(spec("pod")).await.unwrap();
-    // The agent was downgraded.
-    world.hello(&[live(&view, true)]).await;
-    assert_eq!(world.refused(spec("pod")).await, Reason::Unsupported);
-    assert_eq!(world.list().len(), 1, "the pod keeps it");
+    world.attached("pod").await;
 }
 
 #[tokio::test]

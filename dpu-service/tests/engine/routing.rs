@@ -1,12 +1,8 @@
 //! Routes, policy rules and sysctls, from a network to its attachments.
 
-use dpu_service::{
-    host::Hello,
-    model::{AttachSpec, PolicyRule, Route},
-};
-use offload_proto::{Reason, capability};
+use dpu_service::model::{AttachSpec, PolicyRule, Route};
 
-use crate::world::{World, hello, live, network, spec};
+use crate::world::{World, network, spec};
 
 fn sources(rules: &[PolicyRule]) -> Vec<String> {
     rules.iter().map(|rule| rule.source.to_string()).collect()
@@ -42,9 +38,7 @@ async fn own_address_rules_use_the_pods_addresses() {
 
 #[tokio::test]
 async fn dropping_route_replaces_its_own_default_route() {
-    let mut world = World::new().await;
-    let capabilities = vec![capability::ROUTE_KINDS];
-    world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    let world = World::new().await;
     let attached = async |name: &str, route: &str| {
         let applied = network(&format!(
             "name = '{name}'\nsubnets = [{{ cidr = '10.2.0.0/24', gateway = '10.2.0.1' }}]\n\
@@ -60,38 +54,4 @@ async fn dropping_route_replaces_its_own_default_route() {
     assert_eq!(attached("last", "priority = 9999").await, ["10.2.0.1"]);
     assert_eq!(attached("elsewhere", "table = 7").await, ["10.2.0.1"]);
     assert_eq!(attached("instead", "table = 254").await, [""; 0]);
-}
-
-/// Such an agent would ignore them silently.
-#[tokio::test]
-async fn old_agent_is_refused_unknown_route_settings() {
-    let mut world = World::new().await;
-    for (name, says, told) in [
-        (
-            "kind",
-            "routes = [{ destination = '10.9.0.0/16', kind = 'blackhole' }]",
-            "a route's kind",
-        ),
-        ("scope", "routes = [{ destination = '10.9.0.0/16', scope = 'host' }]", "a route's scope"),
-        ("sysctl", "sysctls.ipv4.rp_filter = 2", "sysctls"),
-    ] {
-        let number = name.len();
-        let applied = network(&format!(
-            "name = '{name}'\nsubnets = [{{ cidr = '10.{number}.0.0/24' }}]\n{says}"
-        ));
-        world.engine.networks().apply(applied, None, false).await.unwrap();
-        let refused = world.attach(of_network(name)).await.unwrap_err();
-        assert_eq!(refused.reason, Reason::Unsupported);
-        assert!(refused.message.starts_with(&format!("network {name}: {told} ")), "{refused}");
-        assert!(refused.message.contains("host node-1"), "{refused}");
-        assert!(world.list().is_empty());
-
-        let capabilities = vec![capability::ROUTE_KINDS, capability::SYSCTLS];
-        world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
-        let view = world.attach(of_network(name)).await.unwrap();
-        // The agent was downgraded.
-        world.hello(&[live(&view, true)]).await;
-        assert_eq!(world.refused(of_network(name)).await, Reason::Unsupported);
-        world.detach(name).await;
-    }
 }

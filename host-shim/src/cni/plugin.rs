@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use offload_proto::{Failure, Reason, v1::Attachment};
+use offload_proto::{Failure, Reason};
 use serde_json::Value;
 use traces::TraceParent;
 
@@ -21,9 +21,7 @@ use super::{
     request::{Document, Prepared, prepare},
     version::{self, Version},
 };
-use crate::protocol::{
-    self, AGENT_RETURN_TIMEOUT, Call, IpFamilies, Reply, Request, Silent, has_only, lets_send_for,
-};
+use crate::protocol::{self, AGENT_RETURN_TIMEOUT, Call, Reply, Silent};
 
 /// Advice if the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
@@ -126,7 +124,6 @@ fn answer_prepared(
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, timeout, agent_return, request, base } = prepared;
-    let wanted = Wanted::of(&request);
     let call = Call::new(timeout, request).within(TraceParent::of_process());
     let tell = |error: &io::Error| tell_waiting(&socket, error);
     let reply =
@@ -137,10 +134,8 @@ fn answer_prepared(
             }
             Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
         };
-    match &reply {
-        Reply::Attached { attachment, further } => wanted.check(attachment, further)?,
-        Reply::Done { warning: Some(warning) } => warn(warning),
-        Reply::Done { warning: None } | Reply::Failed { .. } => {}
+    if let Reply::Done { warning: Some(warning) } = &reply {
+        warn(warning);
     }
     base.answer(version, reply)
 }
@@ -152,49 +147,6 @@ fn is_restarting(socket: &Path, error: &io::Error, agent_return: Option<Duration
     let (Some(agent_return), Some(folder)) = (agent_return, socket.parent()) else { return false };
     let changed = || fs::metadata(folder).ok()?.modified().ok()?.elapsed().ok();
     error.kind() == io::ErrorKind::NotFound && changed().is_some_and(|ago| ago < agent_return)
-}
-
-/// Requests that older agents silently ignore.
-#[derive(Default)]
-struct Wanted {
-    mapped_ports: usize,
-    allowed_sources: Vec<String>,
-    families: Option<IpFamilies>,
-    /// The families of each further interface.
-    further: Vec<Option<IpFamilies>>,
-}
-
-impl Wanted {
-    fn of(request: &Request) -> Self {
-        match request {
-            Request::Add(add) => Self {
-                mapped_ports: add.port_mappings.len(),
-                allowed_sources: add.allowed_sources.clone(),
-                families: add.families,
-                further: add.further.iter().map(|its| its.families).collect(),
-            },
-            _ => Self::default(),
-        }
-    }
-
-    /// Refuses a result that lacks a request. The runtime's DEL then releases the attachment.
-    fn check(&self, attachment: &Attachment, further: &[Attachment]) -> Result<(), CniError> {
-        let its = |(its, families): (&Attachment, &Option<_>)| has_only(its, *families);
-        let why = if further.len() != self.further.len() {
-            "networks: the agent is of a version that gives a pod one interface: upgrade it"
-        } else if attachment.port_mappings.len() != self.mapped_ports {
-            "portMappings: the agent is of a version that maps no ports: upgrade it"
-        } else if !lets_send_for(attachment, &self.allowed_sources) {
-            "allowed sources: the pod does not get all that it asks for from the agent: upgrade it"
-        } else if !has_only(attachment, self.families)
-            || !further.iter().zip(&self.further).all(its)
-        {
-            "IP families: the agent is of a version that asks for an address of each: upgrade it"
-        } else {
-            return Ok(());
-        };
-        Err(Failure::new(Reason::Unsupported, why).into())
-    }
 }
 
 fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {

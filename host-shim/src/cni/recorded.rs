@@ -70,7 +70,7 @@ fn add_of_web(more: &Value) -> Value {
 fn add(pod: &Value, configuration: &str, network: &str, more: &Value) -> Value {
     let mut request = json!({
         "verb": "add", "configuration": configuration, "network": network, "pod": pod,
-        "pci_address": null, "mac": null, "addresses": [], "bandwidth": limits([0; 4]),
+        "device": null, "mac": null, "addresses": [], "bandwidth": limits([0; 4]),
         "device_info_file": null,
     });
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -97,7 +97,7 @@ fn expected() -> BTreeMap<&'static str, Value> {
         "addresses": ["10.1.0.2/16", "fd00:10:1::2/64"],
     });
     let multus = json!({
-        "pci_address": "0000:03:00.4", "mac": "02:00:00:00:02:09", "addresses": ["10.2.0.9/24"],
+        "device": "0000:03:00.4", "mac": "02:00:00:00:02:09", "addresses": ["10.2.0.9/24"],
         "bandwidth": limits([10_000_000, 1_000_000, 0, 0]),
         "device_info_file": "/var/run/k8s.cni.cncf.io/devinfo/cni/green-uid-p1-net1",
     });

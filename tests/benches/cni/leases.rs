@@ -119,7 +119,7 @@ fn like(record: &Value, id: Uuid, number: u16, address: Ipv4Addr) -> Value {
     record["key"]["host"] = json!("node-2");
     record["key"]["container_id"] = json!(format!("other-pod-{number}"));
     record["vf"] = json!({ "controller": 1, "pf": 0, "vf": number });
-    record["pci_address"] = json!(format!("other-{number}"));
+    record["device"] = json!(format!("other-{number}"));
     record["mac"] = json!(MacAddress([2, 0xff, 0, 0, high, low]));
     record["leases"][0]["address"] = json!(format!("{address}/16"));
     record

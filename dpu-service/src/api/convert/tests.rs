@@ -403,9 +403,9 @@ fn examination(vf: v1::ExaminedVf) -> Result<Examination, String> {
 
 #[test]
 fn examinations_round_trip_unchanged() {
-    let earlier = v1::ExaminedVf { mac: String::new(), addresses: vec![], ..examined_vf() };
-    let free = v1::ExaminedVf { attachment_id: String::new(), ..earlier.clone() };
-    for told in [examined_vf(), earlier, free] {
+    let unanswered = v1::ExaminedVf { mac: String::new(), addresses: vec![], ..examined_vf() };
+    let free = v1::ExaminedVf { attachment_id: String::new(), ..unanswered.clone() };
+    for told in [examined_vf(), unanswered, free] {
         let read = examination(told.clone()).unwrap();
         assert_eq!(show::examined_vf(&read.vfs[0]), told);
     }

@@ -16,7 +16,7 @@ pub(super) fn record(number: u8) -> Record {
     let row = serde_json::json!({
         "id": AttachmentId(Uuid::from_u128(number.into())), "key": key, "phase": "held",
         "network": network, "pod": { "namespace": "", "name": "", "uid": "" },
-        "vf": vf_alloc::FunctionId::local(0, number.into()), "pci_address": format!("d000:00:00.{number}"),
+        "vf": vf_alloc::FunctionId::local(0, number.into()), "device": format!("d000:00:00.{number}"),
         "mac": MacAddress([2, 0, 0, 0, 0, number]).to_string(), "leases": [],
         "bandwidth": Bandwidth::default(), "boot_id": "b", "created_at": 1
     });

@@ -243,17 +243,9 @@ impl PooledNetworks {
     /// Restores cool-downs from the journal. Leases are restored first.
     pub(super) fn restore_cool_downs(&mut self, cool_downs: Vec<Cooling>) {
         for cool_down in &cool_downs {
-            let CooledAddress { address, domain, .. } = cool_down.of.clone();
-            let pools: Vec<_> = match domain {
-                Some(domain) => {
-                    self.pool_with(&DomainAddress { domain, address }).into_iter().collect()
-                }
-                None => {
-                    let all = self.by_name.values_mut().flat_map(|entry| &mut entry.pools);
-                    all.filter(|pool| pool.spec().cidr.contains(address)).collect()
-                }
-            };
-            pools.into_iter().for_each(|pool| Claim::Cooling(cool_down).restore(pool));
+            if let Some(pool) = self.pool_with(&cool_down.of.at) {
+                Claim::Cooling(cool_down).restore(pool);
+            }
         }
         self.cool_downs.extend(cool_downs);
     }
@@ -520,16 +512,14 @@ impl Claim<'_> {
     const fn address(&self) -> IpAddr {
         match self {
             Self::Held(_, at) => at.address,
-            Self::Cooling(cooling) => cooling.of.address,
+            Self::Cooling(cooling) => cooling.of.at.address,
         }
     }
 
     fn is_of(&self, domains: &[Layer2Domain]) -> bool {
         match self {
             Self::Held(_, at) => domains.contains(&at.domain),
-            Self::Cooling(Cooling { of, .. }) => {
-                of.domain.as_ref().is_none_or(|domain| domains.contains(domain))
-            }
+            Self::Cooling(Cooling { of, .. }) => domains.contains(&of.at.domain),
         }
     }
 

@@ -37,13 +37,10 @@ pub(super) struct Chain {
     /// The plugins' configurations. Each has its `type`.
     pub plugins: Vec<Map<String, Value>>,
     /// What is set beside what they make.
-    #[serde(default)] // as records of before have it
     pub additions: Additions,
     /// Whether the plugins get the MTU of the DPU's network that its interface has addresses of.
-    #[serde(default)]
     pub uses_network_mtu: bool,
     /// Where the caller has plugins. They are looked for there first.
-    #[serde(default)]
     pub folders: Vec<PathBuf>,
 }
 

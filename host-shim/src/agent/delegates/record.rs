@@ -52,17 +52,14 @@ pub(in crate::agent) struct Delegated {
     /// `runtimeConfig`, of which each plugin gets what it has the capabilities for.
     pub(super) wishes: Map<String, Value>,
     /// By which interface the pod's default routes go.
-    #[serde(default)] // as records of before have it
     pub(super) default_routes: DefaultRoutes,
     /// The addresses of the DPU that its plugins are told. `None`: they see to them.
-    #[serde(default)]
     pub(super) lease: Option<v1::FurtherLease>,
     /// What the last of its plugins has answered. `None`: they have not made it yet.
     pub(super) result: Option<Value>,
     /// The same as an attachment, which has no VF.
     pub(super) attachment: Option<v1::Attachment>,
     /// What is set beside what its plugins make. `None`: nothing, or not yet.
-    #[serde(default)]
     pub(super) added: Option<v1::Attachment>,
 }
 

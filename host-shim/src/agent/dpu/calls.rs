@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
-    protocol::{AddRequest, GcRequest, IpFamilies, Key, has_only, lets_send_for},
+    protocol::{AddRequest, GcRequest, IpFamilies, Key},
     vf_source::identity_of,
 };
 
@@ -92,7 +92,7 @@ impl Calls {
         requests: &[AddRequest],
         attachments: Vec<Attachment>,
     ) -> Result<Vec<Attachment>, Failure> {
-        let checked = check_all_honoured(requests, &attachments);
+        let checked = check_all(requests, &attachments);
         if checked.is_err() {
             self.disown(&requests[0].key).await;
         }
@@ -380,22 +380,13 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
     }
 }
 
-/// Refuses an answer that lacks a part of the request, as of older services.
-fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
-    let why = if attachment.port_mappings.len() != request.port_mappings.len() {
-        "portMappings: the DPU's service is of a version that maps no ports: upgrade it"
-    } else if !lets_send_for(attachment, &request.allowed_sources) {
-        "allowed sources: the DPU's service does not let the pod have all that it asks for: upgrade it"
-    } else if attachment.further_leases.len() != request.further_leases.len() {
-        "ipam: the DPU's service is of a version that leases no addresses to other plugins: upgrade it"
-    } else if !has_only(attachment, request.families) {
-        "IP families: the DPU's service is of a version that gives an address of each: upgrade it"
-    } else if is_pods_own(request) && attachment.addresses.is_empty() {
-        "eth0 of a Kubernetes pod needs an address, and the network gives none: name another network, or ask for an IP \
-         family"
-    } else {
+/// Refuses an attachment that the pod could not run with.
+fn check_usable(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
+    if !is_pods_own(request) || !attachment.addresses.is_empty() {
         return Ok(());
-    };
+    }
+    let why = "eth0 of a Kubernetes pod needs an address, and the network gives none: name another network, or ask for an IP \
+               family";
     Err(Failure::new(Reason::Unsupported, why))
 }
 
@@ -405,7 +396,7 @@ fn is_pods_own(request: &AddRequest) -> bool {
     !request.pod.name.is_empty() && request.key.interface_name == "eth0"
 }
 
-fn check_all_honoured(requests: &[AddRequest], attachments: &[Attachment]) -> Result<(), Failure> {
+fn check_all(requests: &[AddRequest], attachments: &[Attachment]) -> Result<(), Failure> {
     if attachments.len() != requests.len() {
         let (asked, answered) = (requests.len(), attachments.len());
         let message = format!("the DPU was asked for {asked} attachments and answered {answered}");
@@ -413,7 +404,7 @@ fn check_all_honoured(requests: &[AddRequest], attachments: &[Attachment]) -> Re
     }
     requests.iter().zip(attachments).try_for_each(|(request, attachment)| {
         check_complete(attachment)?;
-        check_honoured(request, attachment)
+        check_usable(request, attachment)
     })
 }
 

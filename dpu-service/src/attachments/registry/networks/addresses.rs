@@ -184,7 +184,7 @@ impl PooledNetworks {
         let cool_down = |(network, lease): (&Arc<Network>, &Lease)| Cooling {
             of: self.domains.cooled(network, lease),
             until,
-            owner: Some(FormerOwner::of(record)),
+            owner: FormerOwner::of(record),
         };
         if until == now { Vec::new() } else { record.held().map(cool_down).collect() }
     }
@@ -229,7 +229,7 @@ fn cool_down_of<'a>(
     now: u64,
 ) -> Option<&'a Cooling> {
     let cool_downs =
-        cool_downs.iter().filter(|cool_down| cool_down.is_at(at) && cool_down.until > now);
+        cool_downs.iter().filter(|cool_down| cool_down.of.at == *at && cool_down.until > now);
     cool_downs.max_by_key(|cool_down| cool_down.until)
 }
 
@@ -365,9 +365,18 @@ mod tests {
     use super::*;
     use crate::model::Layer2Domains;
 
+    fn in_vlan(address: &str, vlan: u16) -> DomainAddress {
+        let network: Network = toml::from_str(&format!("name = 'red'\nvlan = {vlan}")).unwrap();
+        let domain = Layer2Domains::default().of(&network);
+        DomainAddress { domain, address: address.parse().unwrap() }
+    }
+
     fn cool_down(address: &str, until: u64) -> Cooling {
-        let (network, address) = ("red".into(), address.parse().unwrap());
-        Cooling { of: CooledAddress { network, address, domain: None }, until, owner: None }
+        let owner = serde_json::json!({
+            "host": "node-1", "container_id": "c1", "pod_namespace": "", "pod_name": "", "mac": "02:00:00:00:00:01"
+        });
+        let of = CooledAddress { network: "red".into(), at: in_vlan(address, 1) };
+        Cooling { of, until, owner: serde_json::from_value(owner).unwrap() }
     }
 
     #[test]
@@ -395,23 +404,9 @@ mod tests {
     fn cool_down_lasts_until_its_last_second() {
         let cool_downs =
             [cool_down("10.1.0.1", 10), cool_down("10.1.0.1", 12), cool_down("10.1.0.2", 20)];
-        let at = in_vlan("10.1.0.1", 1);
-        let until = |now| cool_down_of(&cool_downs, &at, now).map(|cool_down| cool_down.until);
-        assert_eq!([until(9), until(11), until(12)], [Some(12), Some(12), None]);
-    }
-
-    fn in_vlan(address: &str, vlan: u16) -> DomainAddress {
-        let network: Network = toml::from_str(&format!("name = 'red'\nvlan = {vlan}")).unwrap();
-        let domain = Layer2Domains::default().of(&network);
-        DomainAddress { domain, address: address.parse().unwrap() }
-    }
-
-    #[test]
-    fn cool_down_counts_in_its_own_domain() {
-        let [here, there] = [1, 2].map(|vlan| in_vlan("10.1.0.1", vlan));
-        let mut known = cool_down("10.1.0.1", 10);
-        assert!(known.is_at(&here) && known.is_at(&there), "an older service did not note it");
-        known.of.domain = Some(here.domain.clone());
-        assert!(known.is_at(&here) && !known.is_at(&there));
+        let until = |at, now| cool_down_of(&cool_downs, &at, now).map(|it| it.until);
+        let here = |now| until(in_vlan("10.1.0.1", 1), now);
+        assert_eq!([here(9), here(11), here(12)], [Some(12), Some(12), None]);
+        assert_eq!(until(in_vlan("10.1.0.1", 2), 9), None, "it is another domain");
     }
 }
