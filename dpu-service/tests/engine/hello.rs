@@ -55,6 +55,25 @@ async fn rebooted_host_without_the_vf_ends_its_attachment() {
     }
 }
 
+/// As when a card was plugged in again, and its host resets the VFs before it offers them.
+#[tokio::test]
+async fn vfs_that_are_being_reset_are_absent() {
+    let mut world = World::new().await;
+    world.restart().await;
+    let mut hello = hello(&world.kernel, &world.boot_id, &[]);
+    let vfs = hello.inventory.pfs.iter_mut().flat_map(|pf| &mut pf.vfs);
+    vfs.for_each(|vf| vf.condition = VfCondition::Missing);
+    world.say(hello).await;
+    let usage = world.engine.operators().pools()[0].usage;
+    assert_eq!((usage.free, usage.absent), (0, usize::from(VFS)));
+    let refused = world.attach(spec("pod")).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::VfsExhausted);
+    assert!(refused.message.contains(&format!("{VFS} absent")), "{refused}");
+    world.hello(&[]).await;
+    world.attached("pod").await;
+    world.check();
+}
+
 #[tokio::test]
 async fn attachments_unknown_to_the_host_are_released() {
     let mut world = World::new().await;

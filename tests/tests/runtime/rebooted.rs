@@ -130,7 +130,7 @@ timeout 60 bash -c '
     until ip -4 -o address show offload0 | grep -q inet; do sleep 0.1; done'
 "#;
 
-/// A host may be connected before the service knows its VFs.
+/// The copy keeps this machine's boot id, so the agent resets the VFs of the new card before it offers them.
 const FREE_VF: &str =
     "timeout 60 bash -c 'until dpuctl get vfs | grep -qw Free; do sleep 0.1; done'\n";
 

@@ -90,7 +90,11 @@ impl Registry {
                 let why = format!("another program on the host uses it: {used}");
                 self.vfs.withdraw(vf, &why);
             }
-            VfCondition::Missing => self.vfs.withdraw(vf, "the host can't find it"),
+            VfCondition::Missing => {
+                // Operators see it as absent from the host's first word on, also if no pod has ever had it.
+                self.vfs.learn(vf, facts);
+                self.vfs.withdraw(vf, "the host can't find it, or is resetting it");
+            }
         }
         false
     }
