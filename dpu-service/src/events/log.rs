@@ -283,7 +283,7 @@ impl Log {
     }
 }
 
-/// Whether one start was before another, by their ids. Ids of older versions contain no time and count as earlier.
+/// Whether one start was before another, by their ids. An id that is no UUID of version 7 has no time and counts as earlier.
 fn is_before(start: Uuid, other: Uuid) -> bool {
     let with_time = |start: Uuid| (start.get_version() == Some(Version::SortRand)).then_some(start);
     with_time(start) < with_time(other)

@@ -66,7 +66,7 @@ impl Calls {
         loop {
             let asked = session.attach(requests, deadline).instrument(traces::call("Attach"));
             let status = match asked.await {
-                Ok(attachments) => return self.honoured(requests, attachments).await,
+                Ok(attachments) => return self.usable(requests, attachments).await,
                 Err(status) => status,
             };
             let failure = failure_of(&status);
@@ -86,8 +86,8 @@ impl Calls {
         }
     }
 
-    /// Returns the attachments unless the DPU ignored a part of a request, as older versions do.
-    async fn honoured(
+    /// Returns the attachments if the pod can run with all of them. Otherwise the DPU gets them back.
+    async fn usable(
         &self,
         requests: &[AddRequest],
         attachments: Vec<Attachment>,

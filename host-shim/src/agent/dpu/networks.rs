@@ -10,7 +10,7 @@ pub(super) struct Networks {
     pub interface_prefixes: HashMap<String, String>,
     /// The pool of each network.
     pub pools: HashMap<String, String>,
-    /// The default network. Empty: there is none, or an older DPU does not report it.
+    /// The default network. Empty: there is none.
     pub default: String,
 }
 

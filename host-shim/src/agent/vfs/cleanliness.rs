@@ -88,7 +88,7 @@ impl Cleanliness {
     }
 
     /// Learns what the VFs are like that nobody has and that were not seen before, and forgets those that
-    /// are gone. One of which an earlier version has learned less is made anew first: pods may have had it.
+    /// are gone.
     pub(in crate::agent) fn learn_originals(&self, present: &HostLinks) {
         self.originals.retain(|device| self.host.source().exists(device));
         let vfs = vf_source::vfs(self.host.source(), &present.links);
@@ -122,7 +122,6 @@ impl Cleanliness {
         let mut learned = Vec::new();
         for (vf, index) in vfs {
             let Some((link, portrait)) = self.portrait(&mut painter, vf, *index)? else { continue };
-            // An earlier version has learned less.
             let known = self.originals.get(&vf.device).map(|own| (*own).clone());
             let own = known.unwrap_or_else(|| self.host.source().first_state(vf, &link));
             let portrait = Some(portrait.as_unused(&own.name, own.mac, own.mtu));
