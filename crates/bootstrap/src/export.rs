@@ -21,7 +21,7 @@ use tonic::transport::Endpoint;
 use tracing::{Metadata, level_filters::LevelFilter, subscriber::Interest};
 use tracing_subscriber::{Layer, Registry, filter::dynamic_filter_fn, layer::Context};
 
-use crate::{TracingSettings, logs::LogLayer};
+use crate::{TracingSettings, log_layer::LogLayer};
 
 /// Most spans that wait for export. Further spans are lost.
 const WAITING: usize = 2048;

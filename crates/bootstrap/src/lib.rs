@@ -11,6 +11,7 @@ mod digest;
 mod export;
 mod foreign_text;
 mod limits;
+mod log_layer;
 mod logs;
 mod outcome;
 mod private;

@@ -16,7 +16,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Exporting, TracingSettings, export::export};
+use crate::{Exporting, TracingSettings, export::export, log_layer::LogLayer};
 
 /// The environment variable that overrides [`LogSettings::level`].
 pub const LOG_VARIABLE: &str = "DPU_OFFLOAD_LOG";
@@ -75,9 +75,6 @@ pub enum LogError {
     #[error("logging was started twice")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
-
-/// A destination of log events or spans.
-pub(crate) type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Starts the process's logging and its export of spans. `program` is its name in the journal and in traces.
 ///

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::{TracingSettings, logs::LogLayer};
+use crate::{TracingSettings, log_layer::LogLayer};
 
 /// Uninhabited: this build exports nothing.
 #[derive(Debug)]

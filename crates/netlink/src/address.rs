@@ -10,8 +10,9 @@ use netlink_packet_route::{
 use rtnetlink::AddressMessageBuilder;
 
 use crate::{
-    Error, Request, Rtnl,
-    request::{Existing, LINK},
+    error::Error,
+    request::{Existing, LINK, Request},
+    rtnl::Rtnl,
 };
 
 /// An address to be added.

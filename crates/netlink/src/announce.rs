@@ -14,7 +14,7 @@ use nix::{
     },
 };
 
-use crate::{Error, MacAddress};
+use crate::{error::Error, mac::MacAddress};
 
 pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;

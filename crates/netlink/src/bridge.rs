@@ -6,10 +6,7 @@ use netlink_packet_route::{
 };
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder};
 
-use crate::{
-    Request,
-    request::{Existing, LINK},
-};
+use crate::request::{Existing, LINK, Request};
 
 /// Settings of a bridge. In a bridge that was read from the kernel, all supported settings are `Some`.
 ///

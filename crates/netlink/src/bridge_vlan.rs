@@ -12,8 +12,9 @@ use netlink_packet_route::{
 use rtnetlink::LinkBridgeVlan;
 
 use crate::{
-    Error, Request, Rtnl,
-    request::{Existing, LINK},
+    error::Error,
+    request::{Existing, LINK, Request},
+    rtnl::Rtnl,
 };
 
 /// A VLAN of a port.

@@ -6,7 +6,13 @@ use netlink_sys::Socket;
 use nix::errno::Errno;
 use tokio::time::timeout;
 
-use crate::{Error, LinkEvent, LinkMonitor, Netns, Rtnl, monitor};
+use crate::{
+    error::Error,
+    monitor,
+    monitor::{LinkEvent, LinkMonitor},
+    netns::Netns,
+    rtnl::Rtnl,
+};
 
 /// Watches a link that had no carrier yet. Its sockets keep the link's namespace alive.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Parser of datagrams from the kernel: messages, and acknowledgements with their extended sentences.
+//! Datagrams to and from the kernel: messages, and acknowledgements with their extended sentences.
 
 use netlink_packet_core::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_ALIGNTO, NLMSG_DONE, NLMSG_ERROR,
@@ -166,6 +166,26 @@ pub(crate) fn append(attributes: &mut Vec<u8>, attribute: &NlaBuffer<&[u8]>) {
 
 fn aligned(length: usize) -> usize {
     length.next_multiple_of(usize::from(NLMSG_ALIGNTO))
+}
+
+/// Appends a message with its header to a datagram.
+pub(crate) fn append_message(
+    datagram: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    payload: &[u8],
+) {
+    const PORT: [u8; 4] = [0; 4];
+    let length = NETLINK_HEADER_LEN + payload.len();
+    // Messages of this crate are far below 4 GiB, so the fallback is never used.
+    datagram.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
+    datagram.extend(kind.to_ne_bytes());
+    datagram.extend(flags.to_ne_bytes());
+    datagram.extend(sequence.to_ne_bytes());
+    datagram.extend(PORT);
+    datagram.extend(payload);
+    datagram.resize(datagram.len().next_multiple_of(4), 0);
 }
 
 #[cfg(test)]

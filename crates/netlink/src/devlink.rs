@@ -21,8 +21,10 @@ pub use port::{DevlinkPort, Flavour, PortFunction, PortNetdev, PortState};
 pub use rate::{Rate, RateChange, RateSubject};
 
 use crate::{
-    Error, MacAddress, Netns,
+    error::Error,
     generic::{self, Family, GenericMessage, of_family},
+    mac::MacAddress,
+    netns::Netns,
     socket::{KernelSocket, RefusalCause},
 };
 use device::{Attributes, Command, device_of, of_device};

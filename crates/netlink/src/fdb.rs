@@ -6,8 +6,10 @@ use netlink_packet_route::{
 };
 
 use crate::{
-    Error, MacAddress, Request, Rtnl,
-    request::{Existing, LINK},
+    error::Error,
+    mac::MacAddress,
+    request::{Existing, LINK, Request},
+    rtnl::Rtnl,
 };
 
 /// An FDB entry: a MAC address that a bridge reaches by one of its ports.

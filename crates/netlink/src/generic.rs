@@ -8,14 +8,12 @@ use netlink_bindings::nlctrl::{
 use netlink_sys::protocols::NETLINK_GENERIC;
 
 use crate::{
-    datagram::Object,
+    datagram::{Object, append_message},
     socket::{KernelSocket, Outgoing, RefusalCause},
 };
 
 /// `GENL_ID_CTRL`, the family that describes the other families.
 const CONTROL: u16 = 0x10;
-
-const NETLINK_HEADER_LEN: usize = 16;
 
 /// A message of a generic family; `payload` is the command's header and attributes.
 #[derive(Clone, Debug)]
@@ -28,26 +26,6 @@ impl Outgoing for GenericMessage {
     fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) {
         append_message(datagram, self.family, flags, sequence, &self.payload);
     }
-}
-
-/// Appends a message with its header to a datagram.
-pub(crate) fn append_message(
-    datagram: &mut Vec<u8>,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    payload: &[u8],
-) {
-    const PORT: [u8; 4] = [0; 4];
-    let length = NETLINK_HEADER_LEN + payload.len();
-    // Messages of this crate are far below 4 GiB, so the fallback is never used.
-    datagram.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
-    datagram.extend(kind.to_ne_bytes());
-    datagram.extend(flags.to_ne_bytes());
-    datagram.extend(sequence.to_ne_bytes());
-    datagram.extend(PORT);
-    datagram.extend(payload);
-    datagram.resize(datagram.len().next_multiple_of(4), 0);
 }
 
 /// Splits an object of a generic family into its command and its attributes.

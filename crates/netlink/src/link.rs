@@ -9,10 +9,12 @@ use netlink_packet_route::{
 };
 
 use crate::{
-    Bridge, BridgePort, MacAddress, XdpMode,
+    bridge::{Bridge, BridgePort},
     datagram::{Kinds, Object, append, attributes_in, of_routing},
+    mac::MacAddress,
     undecoded::{HEADER_LEN, Undecoded},
     xdp,
+    xdp::XdpMode,
 };
 
 /// Numbers of the attributes that become fields of [`Link`], in this order: address, broadcast address, name, MTU,

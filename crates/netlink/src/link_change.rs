@@ -9,9 +9,11 @@ use netlink_packet_route::{
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::{
-    MacAddress, Netns, Request, XdpMode,
-    request::{Existing, LINK},
+    mac::MacAddress,
+    netns::Netns,
+    request::{Existing, LINK, Request},
     xdp,
+    xdp::XdpMode,
 };
 
 /// A set of changes to one link, sent in one request.

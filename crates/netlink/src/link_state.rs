@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use sysfs::NetSysfs;
 
-use crate::{Error, Link, MacAddress, Netns, Rtnl};
+use crate::{error::Error, link::Link, mac::MacAddress, netns::Netns, rtnl::Rtnl};
 use aspects::{Aspects, differences};
 
 /// The state of a link: each aspect by name, as text. Counters and momentary values such as index, carrier and up state

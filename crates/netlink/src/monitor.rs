@@ -6,8 +6,10 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 use crate::{
-    Error, Link, Netns,
     datagram::{Meaning, Object, messages, of_routing},
+    error::Error,
+    link::Link,
+    netns::Netns,
     watch::{Event, Events, receive_next, subscribe},
 };
 

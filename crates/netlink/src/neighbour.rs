@@ -9,8 +9,10 @@ use netlink_packet_route::{
 };
 
 use crate::{
-    Error, MacAddress, Request, Rtnl,
-    request::{Existing, LINK},
+    error::Error,
+    mac::MacAddress,
+    request::{Existing, LINK, Request},
+    rtnl::Rtnl,
 };
 
 /// A permanent neighbour entry. It never ages, and the kernel does not count it against the `gc_thresh` limits.

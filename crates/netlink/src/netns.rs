@@ -27,7 +27,7 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, NetnsError};
+use crate::error::{Error, NetnsError};
 
 /// The namespace of the calling thread. `/proc/self` would be that of the process's main thread.
 const OWN: &str = "/proc/thread-self/ns/net";

@@ -33,8 +33,9 @@ pub use monitor::{NftablesEvent, NftablesMonitor};
 pub use table::{Chain, Hook, LinkName, PacketRate, ProtocolPort, Rule, Set, Source, Table, Term};
 
 use crate::{
-    Error, Netns,
     datagram::{Object, attributes_in},
+    error::Error,
+    netns::Netns,
     socket::{KernelSocket, RefusalCause},
 };
 use encode::{HEADER_LEN, Message, header};

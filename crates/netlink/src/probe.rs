@@ -18,7 +18,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use crate::{Error, MacAddress};
+use crate::{error::Error, mac::MacAddress};
 
 /// Number of probes for each address, because a frame may be lost.
 const TIMES: u32 = 3;

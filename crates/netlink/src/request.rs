@@ -8,7 +8,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 
-use crate::{Netns, socket::Outgoing};
+use crate::{netns::Netns, socket::Outgoing};
 
 /// Placeholder for the link's name in the text of an operation.
 pub(crate) const LINK: &str = "{link}";

@@ -17,8 +17,9 @@ use nix::errno::Errno;
 use rtnetlink::RouteMessageBuilder;
 
 use crate::{
-    Error, Request, Rtnl,
-    request::{Existing, LINK},
+    error::Error,
+    request::{Existing, LINK, Request},
+    rtnl::Rtnl,
 };
 
 /// RTPROT_KERNEL: the protocol of routes that the kernel adds with addresses.

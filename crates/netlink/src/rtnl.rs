@@ -17,8 +17,12 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 
 use crate::{
-    Error, Link, LinkChange, Netns, Request,
     datagram::{Object, of_routing},
+    error::Error,
+    link::Link,
+    link_change::LinkChange,
+    netns::Netns,
+    request::Request,
     socket::{KernelSocket, RefusalCause},
 };
 

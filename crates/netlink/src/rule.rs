@@ -12,7 +12,11 @@ use netlink_packet_route::{
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 
-use crate::{Error, Request, Rtnl, request::Existing};
+use crate::{
+    error::Error,
+    request::{Existing, Request},
+    rtnl::Rtnl,
+};
 
 /// A rule that looks up packets from `source` in `table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

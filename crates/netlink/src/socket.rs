@@ -19,9 +19,8 @@ use nix::{
 };
 
 use crate::{
-    Error,
-    datagram::{Meaning, Object, messages},
-    generic::append_message,
+    datagram::{Meaning, Object, append_message, messages},
+    error::Error,
 };
 
 /// Longest wait for an answer. A request waits for RTNL, which other processes can hold for seconds, for example while

@@ -7,7 +7,7 @@ use netlink_packet_route::{
     link::{LinkAttribute, LinkMessage, Stats64},
 };
 
-use crate::{Error, Rtnl};
+use crate::{error::Error, rtnl::Rtnl};
 
 /// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Longest value: a number and a newline.
 const LONGEST: usize = 24;

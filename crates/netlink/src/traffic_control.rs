@@ -33,7 +33,7 @@ pub use offload::Offload;
 pub use police::{Police, PoliceInForce};
 pub use redirect::Redirect;
 
-use crate::{Error, Rtnl};
+use crate::{error::Error, rtnl::Rtnl};
 
 /// Access to the queueing disciplines and filters of one namespace's links.
 #[derive(Debug)]

@@ -8,7 +8,11 @@ use netlink_packet_route::{
 };
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
-use crate::{MacAddress, Netns, Request, request::Existing};
+use crate::{
+    mac::MacAddress,
+    netns::Netns,
+    request::{Existing, Request},
+};
 
 /// One end of a veth pair to be created.
 #[derive(Clone, Debug, Default)]

@@ -13,8 +13,10 @@ use rtnetlink::LinkUnspec;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, MacAddress, Request, Rtnl,
-    request::{Existing, LINK},
+    error::Error,
+    mac::MacAddress,
+    request::{Existing, LINK, Request},
+    rtnl::Rtnl,
 };
 
 /// A PF's settings for one of its VFs.

@@ -6,7 +6,7 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{Error, socket::receive};
+use crate::{error::Error, socket::receive};
 
 /// Receive buffer: room for the events of a thousand links at once.
 const BUFFER_BYTES: u32 = 8 << 20;

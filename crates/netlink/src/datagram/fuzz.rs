@@ -4,7 +4,11 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
-    Link, LinkEvent, Request, address, bridge_vlan, fdb, route, rule,
+    address, bridge_vlan, fdb,
+    link::Link,
+    monitor::LinkEvent,
+    request::Request,
+    route, rule,
     socket::Outgoing,
     statistics,
     traffic_control::{bpf_filter, drops, flower, limit, offload, police},

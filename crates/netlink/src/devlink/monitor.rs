@@ -9,9 +9,10 @@ use super::{
     port::{self, DevlinkPort},
 };
 use crate::{
-    Error, Netns,
     datagram::{Meaning, Object, messages},
+    error::Error,
     generic::of_family,
+    netns::Netns,
     watch::{Event, Events, subscribe},
 };
 

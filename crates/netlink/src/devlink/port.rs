@@ -5,7 +5,7 @@ use std::fmt;
 use netlink_bindings::devlink::{IterableDlPortFunction, PortFlavour};
 
 use super::device::{Attributes, DevlinkDevice, device_of};
-use crate::{MacAddress, generic::text};
+use crate::{generic::text, mac::MacAddress};
 
 /// A port of a card. Displayed as `pci/0000:03:00.0/3`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 
 use super::aspects::{Aspects, OFF, ON, unknown, value_of};
 use crate::{
-    Error,
     datagram::attributes_in,
+    error::Error,
     generic::{self, Family, GenericMessage, of_family},
     socket::{KernelSocket, RefusalCause},
 };

@@ -2,7 +2,7 @@
 //! are.
 
 use super::aspects::{Aspects, on_or_off, value_of};
-use crate::{Link, MacAddress, undecoded::Undecoded};
+use crate::{link::Link, mac::MacAddress, undecoded::Undecoded};
 
 /// Display names of attributes, by number.
 const NAMED: [(u16, &str); 18] = [

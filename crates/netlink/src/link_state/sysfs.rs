@@ -16,7 +16,7 @@ use nix::libc::{
 };
 
 use super::aspects::Aspects;
-use crate::{Error, Link, Netns};
+use crate::{error::Error, link::Link, netns::Netns};
 
 /// Files that are not compared.
 const LEFT_OUT: &[&[&str]] = &[

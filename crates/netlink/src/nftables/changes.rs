@@ -125,7 +125,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::{Family, nftables::ProtocolPort};
+    use crate::{nftables::ProtocolPort, sysctl::Family};
 
     fn ports(of: impl IntoIterator<Item = (u16, u16)>) -> Set {
         let port = |(port, target)| {

@@ -14,9 +14,10 @@ use super::{
     encode::{HEADER_LEN, Message, number_of_family},
 };
 use crate::{
-    Error, Family,
     datagram::{Object, attributes_in},
+    error::Error,
     socket::{KernelSocket, RefusalCause},
+    sysctl::Family,
 };
 
 // Messages: enum cntl_msg_types.

@@ -15,7 +15,7 @@ use super::{
     raw,
     table::{AGE, Chain, Element, Hook, MOST_OF_PACKETS, Part, Rule, Set, Source, Table, Term},
 };
-use crate::{Family, generic::append_message, socket::Outgoing};
+use crate::{datagram::append_message, socket::Outgoing, sysctl::Family};
 
 /// Length of `struct nfgenmsg`, which starts each netfilter message.
 pub(super) const HEADER_LEN: usize = 4;

@@ -4,8 +4,9 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::encode::NEW_GENERATION;
 use crate::{
-    Error, Netns,
     datagram::{Meaning, messages},
+    error::Error,
+    netns::Netns,
     watch::{Event, Events, subscribe},
 };
 

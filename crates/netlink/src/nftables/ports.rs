@@ -27,8 +27,8 @@ use super::{
     table::{LinkName, Part},
 };
 use crate::{
-    Error,
     datagram::{Object, attributes_in},
+    error::Error,
     socket::RefusalCause,
 };
 

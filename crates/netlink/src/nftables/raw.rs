@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use netlink_bindings::{nftables::PushExprListAttrs, traits::Pusher};
 
 use super::table::PacketRate;
-use crate::Family;
+use crate::sysctl::Family;
 
 const NESTED: u16 = 1 << 15;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::name;
-use crate::Family;
+use crate::sysctl::Family;
 
 /// `IFNAMSIZ`
 const LINK_NAME_LEN: usize = 16;

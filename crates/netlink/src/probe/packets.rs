@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Probe;
 use crate::{
-    MacAddress,
     announce::{
         ARP_OF_IPV4, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV6, ICMPV6, arp_request,
         icmpv6_checksum, ipv6_packet,
     },
+    mac::MacAddress,
 };
 
 const ETHERTYPE_VLAN: u16 = 0x8100;

@@ -22,8 +22,8 @@ use nix::{
 
 use super::{Claim, packets::claimed};
 use crate::{
-    MacAddress,
     announce::{ETHERTYPE_ARP, ETHERTYPE_IPV6, ICMPV6, frame_address},
+    mac::MacAddress,
 };
 
 /// `ETH_P_ALL`: every frame of a link, before a bridge takes it.

@@ -13,7 +13,7 @@ use super::{
     flower::{Flower, Found, Verdict},
     guard::{CardGuarding, Guard, Senders},
 };
-use crate::MacAddress;
+use crate::mac::MacAddress;
 
 /// Priorities of the trial filters and of the final filter. Other programs may use those in between.
 const TRIAL: u16 = 16;

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, net::Ipv6Addr};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use super::program::{Field, Program, Question};
-use crate::MacAddress;
+use crate::mac::MacAddress;
 
 /// Which ingress frames a link admits. Link-local groups of bridges and switches (01:80:c2:00:00:00 to 0f, and Cisco's)
 /// are never admitted, because they must not be forwarded.
