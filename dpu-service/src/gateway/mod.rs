@@ -8,8 +8,10 @@
 //! | `links` | a gateway's addresses and settings on the link that the fabric provides |
 //! | `routes` | its routes, marked with our protocol number |
 //! | `table` | our nftables table, and whether another program has changed it |
-//! | `others` | whether another device answers a gateway's address |
-//! | `neighbours` | permanent neighbour entries for pods, and limits for unknown neighbours |
+//! | `others`, `asked` | whether another device answers a gateway's address |
+//! | `neighbour_entries` | permanent neighbour entries for pods |
+//! | `neighbours` | the sets and rules that limit unknown neighbours; pure |
+//! | `wanted`, `names` | the input of a pass, and the names of what it makes |
 //! | `thresholds` | the kernel's limit of neighbour entries |
 //! | `redirections` | the maps and rules of mapped ports; pure |
 //! | `connections` | flushes connections by ports that lead elsewhere now |
@@ -23,14 +25,18 @@
 //!
 //! Locks, in this order: the lock of networks (changes only), an attachment's key, then `work`; the registry is
 //! asked within. Attach and detach take `work` only for mapped ports. Permanent neighbours have a lock of their
-//! own, which attach, detach and comparisons take after the key: see `neighbours`. `shown` is never held across an
+//! own, which attach, detach and comparisons take after the key: see `neighbour_entries`. `shown` is never held across an
 //! await or while another lock is taken.
 //!
 //! Everything stays when the service stops, because pods continue. Nothing is recorded: links are known by their
 //! names and aliases, the table by its name.
 
+mod asked;
 mod connections;
+mod gateways;
 mod links;
+mod names;
+mod neighbour_entries;
 mod neighbours;
 mod others;
 mod plan;
@@ -40,230 +46,12 @@ mod settings;
 mod shown;
 mod table;
 mod thresholds;
+mod wanted;
 mod work;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use ipnetwork::IpNetwork;
-use netlink::{LinkEvent, MacAddress, Probe};
-use tokio::{sync::Notify, task::spawn_blocking};
-
-pub(crate) use neighbours::PodAddress;
+pub(crate) use gateways::Gateways;
 pub(crate) use others::watch_for_others;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
-
-use crate::{
-    conditions::Fault, driver::Refused, drivers::FabricDriver, model::Network,
-    programmer::Programmer,
-};
-use neighbours::Neighbours;
-use plan::Plan;
-use shown::Shown;
-use work::Work;
-
-/// The gateway of one network, for operators.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GatewayView {
-    /// The name of its link. Empty: the link could not be made.
-    pub link: String,
-    /// The addresses that it answers.
-    pub addresses: Vec<IpNetwork>,
-    /// Problems: one sentence each.
-    pub problems: Vec<String>,
-}
-
-/// Selects redirections and pods.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Scope<'a> {
-    All,
-    /// At least the redirections that share a port or a pod's address with one of these.
-    Beside(&'a [Redirection]),
-    /// No redirections, and the pods that share an address with one of these.
-    BesidePods(&'a [PodAddress]),
-}
-
-/// The input of a pass.
-#[derive(Debug, Default)]
-pub(crate) struct Wanted {
-    /// All networks.
-    pub(crate) networks: Vec<Arc<Network>>,
-    /// The redirections of mapped ports.
-    pub(crate) redirections: Vec<Redirection>,
-    /// The pods' addresses.
-    pub(crate) pods: Vec<PodAddress>,
-}
-
-/// The redirections that change as an attachment comes or goes.
-#[derive(Debug, Default)]
-pub(crate) struct Remapping {
-    /// Redirections that start.
-    pub(crate) begun: Vec<Redirection>,
-    /// Redirections that end.
-    pub(crate) ended: Vec<Redirection>,
-}
-
-/// Repairs of what another program has changed: one sentence each.
-pub(crate) type Repairs = Vec<String>;
-
-/// The gateways of this DPU.
-#[derive(Debug)]
-pub(crate) struct Gateways {
-    fabric: FabricDriver,
-    settings: GatewaySettings,
-    /// Held during a pass.
-    work: Arc<tokio::sync::Mutex<Work>>,
-    shown: Mutex<Shown>,
-    neighbours: Neighbours,
-    /// Notified when a gateway is new.
-    news: Notify,
-}
-
-impl Gateways {
-    /// `fabric`: the driver that the programmer uses.
-    pub(crate) fn new(
-        programmer: Programmer,
-        fabric: FabricDriver,
-        settings: GatewaySettings,
-    ) -> Self {
-        let work = Work::new(programmer, fabric, settings.clone());
-        Self {
-            fabric,
-            settings,
-            work: Arc::new(work.into()),
-            shown: Mutex::default(),
-            neighbours: Neighbours::default(),
-            news: Notify::new(),
-        }
-    }
-
-    /// One sentence about why this DPU can't be the gateway of the network.
-    pub(crate) fn problem_of(&self, network: &Network) -> Option<String> {
-        self.settings.check_network(network, self.fabric)
-    }
-
-    /// Whether an event is about an uplink: its forwarding has to be set whenever the link appears.
-    pub(crate) fn concerns(&self, event: &LinkEvent) -> bool {
-        match event {
-            LinkEvent::Changed(link) => self.settings.uplinks.contains(&link.name),
-            LinkEvent::Gone { name, .. } => self.settings.uplinks.contains(name),
-            LinkEvent::PortChanged { .. } | LinkEvent::Missed => false,
-        }
-    }
-
-    /// Runs a pass. `wanted` is called once the pass has the lock.
-    pub(crate) async fn reconcile(
-        &self,
-        wanted: impl FnOnce() -> Wanted,
-        is_thorough: bool,
-    ) -> Repairs {
-        let mut work = Arc::clone(&self.work).lock_owned().await;
-        let plan = Plan::of(wanted());
-        if plan.is_empty() && work.is_clear() {
-            return Repairs::new();
-        }
-        let (shown, repairs) = blocking(move || work.pass(&plan, is_thorough)).await;
-        self.show(shown);
-        repairs
-    }
-
-    /// Changes the rules for an attachment that comes or goes. First amends the table by the redirections beside
-    /// those of `remapping`. If that fails, replaces the table by that of all redirections. Passes create the
-    /// links; no link exists without rules.
-    pub(crate) async fn redirect(
-        &self,
-        wanted: impl Fn(Scope<'_>) -> Wanted,
-        remapping: Remapping,
-    ) -> Result<(), Refused> {
-        let mut work = Arc::clone(&self.work).lock_owned().await;
-        let concerned: Vec<_> = remapping.begun.iter().chain(&remapping.ended).cloned().collect();
-        work.note(remapping);
-        let beside = Plan::of(wanted(Scope::Beside(&concerned)));
-        if beside.is_empty() {
-            return Ok(());
-        }
-        let amend = move || (work.amend_table(&concerned, beside.redirections()), work);
-        let (is_amended, mut work) = blocking(amend).await;
-        if is_amended? {
-            return Ok(());
-        }
-        let plan = Plan::of(wanted(Scope::All));
-        blocking(move || work.put_table(&plan).map(drop)).await
-    }
-
-    /// Whether our nftables rules are unchanged, as far as known.
-    pub(crate) async fn has_rules(&self) -> bool {
-        let mut work = Arc::clone(&self.work).lock_owned().await;
-        blocking(move || work.has_rules()).await
-    }
-
-    /// The gateway of a network. `None`: this DPU is not its gateway, or the gateway is not there yet.
-    pub(crate) fn view(&self, network: &str) -> Option<GatewayView> {
-        let shown = self.shown();
-        let mut view = shown.gateways.get(network).cloned()?;
-        let own = shown.answered.iter().filter(|(of, _)| of == network);
-        view.problems.extend(own.filter_map(|(_, probe)| shown.asked.problem_of(network, probe)));
-        Some(view)
-    }
-
-    /// All problems, by network.
-    pub(crate) fn faults(&self) -> Vec<Fault> {
-        self.shown().faults()
-    }
-
-    fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there is a gateway, or should be one.
-    pub(crate) fn are_any(&self) -> bool {
-        !self.shown().gateways.is_empty()
-    }
-
-    /// Whether there is no gateway because the rules could not be set.
-    pub(crate) fn are_closed(&self) -> bool {
-        self.shown().is_closed
-    }
-
-    /// Waits for a gateway that was not there before.
-    async fn are_new(&self) {
-        self.news.notified().await;
-    }
-
-    fn show(&self, next: Shown) {
-        let has_news = self.change(|shown| {
-            let asked = std::mem::take(&mut shown.asked);
-            let has_news = next.answered.iter().any(|one| !shown.answered.contains(one));
-            *shown = Shown { asked, ..next };
-            has_news
-        });
-        if has_news {
-            self.news.notify_one();
-        }
-    }
-
-    fn note_others(&self, asked: &[Probe], found: &[(Probe, MacAddress)]) {
-        self.change(|shown| shown.asked.note(asked, found));
-    }
-
-    /// Applies `change`, and logs each problem once when it appears and when it is gone.
-    fn change<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
-        let mut shown = self.shown();
-        let before = shown.all_problems();
-        let outcome = change(&mut shown);
-        let after = shown.all_problems();
-        for problem in after.iter().filter(|problem| !before.contains(problem)) {
-            tracing::error!(problem, "a gateway has a new problem");
-        }
-        for problem in before.iter().filter(|problem| !after.contains(problem)) {
-            tracing::info!(problem, "a problem of the gateways is gone");
-        }
-        outcome
-    }
-}
-
-/// Runs work that waits for the kernel on the blocking pool, apart from tasks that serve calls.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-}
+pub use shown::GatewayView;
+pub(crate) use wanted::{PodAddress, Remapping, Scope, Wanted};

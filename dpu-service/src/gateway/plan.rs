@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::CStr,
     net::IpAddr,
     sync::Arc,
 };
@@ -14,20 +13,15 @@ use netlink::{
 };
 
 use super::{
-    Wanted,
-    neighbours::{self, PodAddress},
+    names::{GATEWAYS, TABLE},
+    neighbours,
     redirections::{self, Redirection},
+    wanted::{PodAddress, Wanted},
 };
 use crate::{
     fabric::GatewayPort,
     model::{GatewayMode, Network, Subnet},
 };
-
-/// The name of our nftables table.
-pub(super) const TABLE: &str = "dpu-offload";
-
-/// The name of the set of gateways' links.
-pub(super) const GATEWAYS: &CStr = c"gateways";
 
 /// The prefix length of link-local addresses.
 const LINK_LOCAL_PREFIX: u8 = 64;

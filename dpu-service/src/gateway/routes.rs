@@ -5,11 +5,8 @@
 use ipnetwork::IpNetwork;
 use netlink::{Request, Route, Rtnl};
 
-use super::plan;
+use super::{names::PROTOCOL, plan};
 use crate::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink, model::Network};
-
-/// Our routing protocol number, as `ip route` shows it. The kernel and iproute2 have no name for it.
-pub(super) const PROTOCOL: u8 = 213;
 
 /// The kernel's `RTPROT_KERNEL`.
 const BY_THE_KERNEL: u8 = 2;

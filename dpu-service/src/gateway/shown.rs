@@ -2,12 +2,27 @@
 
 use std::collections::BTreeMap;
 
+use ipnetwork::IpNetwork;
 use netlink::Probe;
 use offload_proto::ConditionReason;
 
 use crate::conditions::Fault;
 
-use super::{GatewayView, Repairs, links::PassReport, others::Asked};
+use super::{asked::Asked, links::PassReport};
+
+/// The gateway of one network, for operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatewayView {
+    /// The name of its link. Empty: the link could not be made.
+    pub link: String,
+    /// The addresses that it answers.
+    pub addresses: Vec<IpNetwork>,
+    /// Problems: one sentence each.
+    pub problems: Vec<String>,
+}
+
+/// Repairs of what another program has changed: one sentence each.
+pub(crate) type Repairs = Vec<String>;
 
 /// The state after the latest pass.
 #[derive(Debug, Default)]

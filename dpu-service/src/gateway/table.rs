@@ -11,7 +11,7 @@
 use bootstrap::Chain;
 use netlink::nftables::{Changes, Contents, Nftables, Set, Table};
 
-use super::plan::TABLE;
+use super::names::TABLE;
 use crate::driver::Refused;
 
 /// The table, and what is known of it.

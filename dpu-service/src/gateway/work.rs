@@ -4,14 +4,15 @@ use bootstrap::Chain;
 use netlink::{Probe, nftables::Set};
 
 use super::{
-    Redirection, Remapping, Repairs, connections,
+    connections,
     links::{self, Links},
     plan::{self, Plan},
-    redirections,
+    redirections::{self, Redirection},
     settings::GatewaySettings,
-    shown::Shown,
+    shown::{Repairs, Shown},
     table::OurTable,
     thresholds,
+    wanted::Remapping,
 };
 use crate::{driver::Refused, drivers::FabricDriver, fabric::GatewayLink, programmer::Programmer};
 

@@ -10,9 +10,7 @@ use dpu_service::{
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
-use crate::world::{
-    World, configuration, detach_of, host, key, network, settings, spec,
-};
+use crate::world::{World, configuration, detach_of, host, key, network, settings, spec};
 
 #[tokio::test]
 async fn pod_gets_a_vf_addresses_and_default_routes() {

@@ -1,0 +1,49 @@
+//! The input of a pass, and of a change for one attachment.
+
+use std::{net::IpAddr, sync::Arc};
+
+use netlink::MacAddress;
+
+use super::redirections::Redirection;
+use crate::model::Network;
+
+/// Selects redirections and pods.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope<'a> {
+    All,
+    /// At least the redirections that share a port or a pod's address with one of these.
+    Beside(&'a [Redirection]),
+    /// No redirections, and the pods that share an address with one of these.
+    BesidePods(&'a [PodAddress]),
+}
+
+/// The input of a pass.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// All networks.
+    pub(crate) networks: Vec<Arc<Network>>,
+    /// The redirections of mapped ports.
+    pub(crate) redirections: Vec<Redirection>,
+    /// The pods' addresses.
+    pub(crate) pods: Vec<PodAddress>,
+}
+
+/// The redirections that change as an attachment comes or goes.
+#[derive(Debug, Default)]
+pub(crate) struct Remapping {
+    /// Redirections that start.
+    pub(crate) begun: Vec<Redirection>,
+    /// Redirections that end.
+    pub(crate) ended: Vec<Redirection>,
+}
+
+/// An address of a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct PodAddress {
+    /// The pod's network.
+    pub(crate) network: Arc<Network>,
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// The pod's MAC address.
+    pub(crate) mac: MacAddress,
+}
