@@ -12,8 +12,7 @@ use crate::{
     console::Console,
     error::CallError,
     format::{json_line, yaml},
-    get::name_with_kind,
-    rows::Resource,
+    rows::{Resource, name_with_kind},
     table::{Layout, STATE},
 };
 

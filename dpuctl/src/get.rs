@@ -17,11 +17,10 @@ use crate::{
     follow::follow,
     format::{json, yaml},
     lookup::is_called,
-    rows::Resource,
+    rows::{Resource, name_with_kind},
     sort::sort,
     status::dpu,
     table::Layout,
-    text::printable,
 };
 
 pub(crate) async fn get(
@@ -109,11 +108,6 @@ fn print_table(
     let mut layout = Layout::new(columns);
     let table = if options.no_headers { layout.rows(rows) } else { layout.with_headings(rows) };
     console.print(&table)
-}
-
-/// The item as other commands accept it, such as `vf/pf0vf3`.
-pub(crate) fn name_with_kind<T: Resource>(item: &T) -> String {
-    printable(&format!("{}/{}", T::KIND.to_string().to_lowercase(), item.name()))
 }
 
 /// Filters of attachments. `None`: all.

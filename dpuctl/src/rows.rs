@@ -14,7 +14,10 @@ use serde::Serialize;
 
 use crate::{
     error::Kind,
-    text::{SHORT_ID, age, count, host_state, or, or_dash, short_id, state, vf_name, yes_or_no},
+    text::{
+        SHORT_ID, age, count, host_state, or, or_dash, printable, short_id, state, vf_name,
+        yes_or_no,
+    },
 };
 
 /// A kind of thing that `get` lists.
@@ -36,6 +39,11 @@ pub(crate) trait Resource: Serialize + Clone + PartialEq {
     /// One row of cells for each item, in the order of [`Self::COLUMNS`], as of `now`. Cells with a short form use it
     /// unless `wide`.
     fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>>;
+}
+
+/// The item as other commands accept it, such as `vf/pf0vf3`.
+pub(crate) fn name_with_kind<T: Resource>(item: &T) -> String {
+    printable(&format!("{}/{}", T::KIND.to_string().to_lowercase(), item.name()))
 }
 
 impl Resource for VfStatus {

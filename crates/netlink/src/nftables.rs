@@ -30,6 +30,7 @@ use nix::errno::Errno;
 pub use changes::Changes;
 pub use connections::{Connection, Connections};
 pub use monitor::{NftablesEvent, NftablesMonitor};
+use table::name;
 pub use table::{Chain, Hook, LinkName, PacketRate, ProtocolPort, Rule, Set, Source, Table, Term};
 
 use crate::{
@@ -251,10 +252,4 @@ fn elements_in(object: &Object<'_>) -> Vec<Vec<u8>> {
             elements.map(|element| element.value().to_vec()).collect::<Vec<_>>()
         })
         .collect()
-}
-
-/// A name ends at the first zero byte.
-fn name(text: &str) -> CString {
-    let end = text.find('\0').unwrap_or(text.len());
-    CString::new(&text[..end]).unwrap_or_default()
 }

@@ -87,12 +87,12 @@ pub use examine::{DpuHalf, VfHalf};
 pub(crate) use gateways::keep_pods_known;
 pub use hosts::Hosts;
 pub use networks::{Networks, ShownNetworks};
-pub use offers::{OpenPool, PromisedVf};
 pub use operators::Operators;
 pub use outdated::Outdated;
 pub(crate) use phases::EnginePhases;
 pub use pooled::{HostPool, PooledVf};
 pub use reconcile::Depth;
+pub use registry::{OpenPool, PromisedVf};
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{

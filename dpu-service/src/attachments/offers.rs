@@ -4,32 +4,14 @@
 //! Offers are made under the same lock of the registry that checks the session. A hello opens its session first and
 //! then ends all earlier offers, before its inventory is read.
 
-use vf_alloc::{PfId, Policy, VfPromise};
+use vf_alloc::VfPromise;
 
-use super::hosts::Hosts;
+use super::{hosts::Hosts, registry::PromisedVf};
 use crate::{host::SessionId, model::HostName};
 
 /// VFs offered of each pool that the agent allocates from: more than a host's attaches under way while the next offers
 /// reach it.
 const OFFERED: usize = 32;
-
-/// A VF offered to its host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PromisedVf {
-    /// The VF's device on its host and the number of the offer.
-    pub promise: VfPromise,
-    /// The pools from which an attach without a chosen VF may get it.
-    pub pools: Vec<OpenPool>,
-    pub pf: PfId,
-}
-
-/// A pool that serves attaches without a chosen VF.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenPool {
-    pub name: String,
-    /// The policy that selects the PF.
-    pub policy: Policy,
-}
 
 impl Hosts<'_> {
     /// New offers for the session. Offers already sent in it are not repeated.

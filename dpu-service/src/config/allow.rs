@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
 
-use super::networks::{LONGEST_LIST, check_prefix, is_label};
+use super::form::{LONGEST_LIST, check_prefix, is_label};
 use crate::{
     drivers::FabricDriver,
     model::{

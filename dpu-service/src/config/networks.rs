@@ -14,6 +14,7 @@ use super::{
     allow::check_allow,
     bandwidth::{LimitsOf, check_bandwidth, check_total},
     bridges::check_tags,
+    form::{LONGEST_LIST, check_prefix, has_broadcast, is_label, is_ordinary},
     label::check_label,
     routing::check_routing,
     sources::check_sources,
@@ -28,8 +29,6 @@ use crate::{
 
 const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
-/// The longest list in a network.
-pub(super) const LONGEST_LIST: usize = 64;
 /// The longest list in a subnet.
 const LONGEST_OF_SUBNET: usize = 256;
 const LONGEST_DOMAIN: usize = 253;
@@ -84,17 +83,6 @@ fn check_names(network: &Network) -> Vec<String> {
         problems.push(format!("interface_prefix {prefix:?} can't begin an interface's name"));
     }
     problems
-}
-
-/// Whether the text can name a network, pool or host: 1 to 63 bytes of `[a-z0-9-]` that begin and end with a letter
-/// or digit.
-pub(crate) fn is_label(text: &str) -> bool {
-    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && bytes.first().is_some_and(|b| is_plain(*b))
-        && bytes.last().is_some_and(|b| is_plain(*b))
-        && bytes.iter().all(|b| is_plain(*b) || *b == b'-')
 }
 
 fn check_link(network: &Network) -> Vec<String> {
@@ -169,24 +157,6 @@ fn check_subnet(network: &Network, subnet: &Subnet) -> Vec<String> {
 fn check_address_pools(network: &Network) -> impl Iterator<Item = String> {
     let pool = |subnet| Pool::<AttachmentId>::new(network.pool_of(subnet), 0);
     network.subnets.iter().filter_map(move |subnet| Some(pool(subnet).err()?.to_string()))
-}
-
-pub(super) fn check_prefix(prefix: IpNetwork) -> Option<String> {
-    let clean = IpNetwork::new(prefix.network(), prefix.prefix()).ok()?;
-    (prefix.ip() != prefix.network()).then(|| format!("{prefix} has host bits set: write {clean}"))
-}
-
-pub(super) fn is_ordinary(prefix: IpNetwork) -> bool {
-    let address = prefix.network();
-    let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    // A wider subnet never leases its own broadcast address.
-    let is_broadcast = prefix.contains(Ipv4Addr::BROADCAST.into()) && !has_broadcast(prefix);
-    prefix.prefix() > 0
-        && !address.is_loopback()
-        && !address.is_multicast()
-        && !address.is_unspecified()
-        && !is_mapped
-        && !is_broadcast
 }
 
 /// Whether the prefix contains an IPv6 link-local address.
@@ -276,10 +246,6 @@ pub fn check_reaches<'a>(
         .filter(|(network, reached)| concerns(network, reached))
         .filter_map(|(network, reached)| check(&network.name, reached))
         .collect()
-}
-
-fn has_broadcast(prefix: IpNetwork) -> bool {
-    prefix.is_ipv4() && prefix.prefix() < 31
 }
 
 fn check_range(subnet: &Subnet, range: &AddressRange) -> Option<String> {

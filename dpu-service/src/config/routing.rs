@@ -8,7 +8,7 @@ use std::{
 
 use offload_proto::sysctls;
 
-use super::networks::{check_prefix, is_ordinary};
+use super::form::{check_prefix, is_ordinary};
 use crate::{
     model::{MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource, Subnet},
     twice::twice,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::networks::check_prefix;
+use super::form::check_prefix;
 use crate::model::{AntiSpoofing, Network, Source, anti_spoofing::macs};
 
 /// The most sources in a list: each one adds to the guard of every port.

@@ -32,18 +32,13 @@ use crate::{
     twice::twice,
 };
 use snapshot::{FoundPort, Snapshot, vf_of};
-use tree::{Place, Trees};
-use trials::{Feature, Trial};
-
-/// The unit of rates in cards, in bits per second.
-const RATE_UNIT: u64 = 1_000_000;
+use tree::{Place, Trees, card_rate};
+use trials::{Feature, Trial, UNKNOWN_YET};
 
 /// The MAC address that devlink reports for a VF without one.
 const NO_MAC: MacAddress = MacAddress([0; 6]);
 
 const NO_MAC_OF_VFS: &str = "the card does not set the MAC addresses of VFs; the host sets them";
-
-const UNKNOWN_YET: &str = "not known until a VF has a representor";
 
 const BY_FILTERS: &str = "guards also apply to frames that the card forwards by itself";
 
@@ -380,14 +375,6 @@ fn reported_by_ports<'a>(
         () => Err(missing.to_owned()),
     };
     limited_capability(name, &ability, limits).by_hardware()
-}
-
-/// Rounds a rate down to whole Mbit/s, but to 1 Mbit/s at least.
-fn card_rate(bits: u64) -> u64 {
-    match bits {
-        0 => 0,
-        bits => (bits / RATE_UNIT * RATE_UNIT).max(RATE_UNIT),
-    }
 }
 
 impl Eswitch for DevlinkEswitch {

@@ -18,10 +18,13 @@ mod guard;
 mod limit;
 mod numbers;
 mod ports;
+mod protocols;
 mod rows;
 mod settings;
 mod shared;
+mod shared_links;
 mod switches;
+mod tables;
 mod touched;
 mod vswitch;
 mod watch;
@@ -39,7 +42,7 @@ pub use vswitch::Vswitch;
 
 use flows::Flows;
 use rows::Port;
-use shared::SharedLinks;
+use shared_links::SharedLinks;
 use switches::Switches;
 use touched::Touched;
 
@@ -213,7 +216,7 @@ impl Inner {
 
     /// The packets that flows have dropped, by the number of the port.
     fn dropped_by_flows(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
-        let tables = [guard::DROPS, allow_rules::RULES];
+        let tables = [tables::DROPS, tables::RULES];
         let counted =
             self.flows.with(&self.counting(), |switch| switch.flows_of_tables(&tables, OURS))?;
         let mut drops: BTreeMap<u32, Drops> = BTreeMap::new();
@@ -222,7 +225,7 @@ impl Inner {
             let Some(number) = number else { continue };
             let of_port = drops.entry(number).or_default();
             match flow.table {
-                guard::DROPS => of_port.guard += packets,
+                tables::DROPS => of_port.guard += packets,
                 _ => of_port.allow += packets,
             }
         }

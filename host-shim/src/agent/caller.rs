@@ -33,9 +33,6 @@ use task::TaskCall;
 
 /// How long writing an answer may take. An answer that fits into the socket's buffer takes no time.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a caller may take to exit after the answer. One that takes longer is alive and will read it.
-const END_LIMIT: Duration = Duration::from_secs(1);
-
 /// The caller of one call.
 #[derive(Debug)]
 pub(super) struct Caller {

@@ -14,7 +14,7 @@ use sriov::PciAddress;
 
 use super::{
     delegates::{self, DelegateSettings},
-    device_plugin::{self, DevicePluginSettings},
+    device_plugin::settings::{self as device_plugin, DevicePluginSettings},
     error::AgentError,
     host_port::{self, HostPort},
     metrics_settings::MetricsSettings,

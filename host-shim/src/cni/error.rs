@@ -95,6 +95,21 @@ impl From<Failure> for CniError {
     }
 }
 
+/// An error and the version that its document follows.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The configuration's version, or the newest version if it is unknown.
+    pub version: Version,
+    /// The error.
+    pub error: CniError,
+}
+
+impl From<CniError> for Refusal {
+    fn from(error: CniError) -> Self {
+        Self { version: Version::NEWEST, error }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

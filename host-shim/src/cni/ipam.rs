@@ -8,9 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     environment::Verb,
-    error::{CniError, code},
+    error::{CniError, Refusal, code},
     go_json,
-    plugin::Refusal,
     result::CniResult,
     version::Version,
 };

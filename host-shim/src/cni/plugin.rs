@@ -16,7 +16,7 @@ use traces::TraceParent;
 use super::{
     config::read_limited,
     environment::{Environment, Verb},
-    error::{CniError, code},
+    error::{CniError, Refusal, code},
     ipam::Borrowed,
     request::{Document, Prepared, prepare},
     version::{self, Version},
@@ -79,21 +79,6 @@ fn print(document: &Value) -> io::Result<()> {
     let mut text = document.to_string();
     text.push('\n');
     io::stdout().write_all(text.as_bytes())
-}
-
-/// An error and the version that its document follows.
-#[derive(Debug)]
-pub struct Refusal {
-    /// The configuration's version, or the newest version if it is unknown.
-    pub version: Version,
-    /// The error.
-    pub error: CniError,
-}
-
-impl From<CniError> for Refusal {
-    fn from(error: CniError) -> Self {
-        Self { version: Version::NEWEST, error }
-    }
 }
 
 /// Answers a call. `None`: success without output.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::cni::result::CniResult;
 
 /// The status of the container's interface.

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Refusal,
     network::{Network, Options, unknown_option},
+    refusal::Refusal,
 };
 use crate::cni::{
     environment::{Environment, Verb},

@@ -13,6 +13,7 @@
 mod answer;
 mod call;
 mod network;
+mod refusal;
 
 use std::{
     fmt,
@@ -23,8 +24,9 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cni::{environment::Verb as CniVerb, error::CniError, plugin};
+use crate::cni::{environment::Verb as CniVerb, plugin};
 use call::ContainerCall;
+pub use refusal::Refusal;
 
 /// The version of netavark's plugin API.
 const API_VERSION: &str = "1.0.0";
@@ -55,25 +57,6 @@ impl Verb {
             "setup" => Some(Self::Setup),
             "teardown" => Some(Self::Teardown),
             _ => None,
-        }
-    }
-}
-
-/// Why a call failed, in one sentence for podman's user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal(String);
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
-impl From<CniError> for Refusal {
-    fn from(error: CniError) -> Self {
-        match error.details.is_empty() {
-            true => Self(error.message),
-            false => Self(format!("{}: {}", error.message, error.details)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 /// The fields that are checked. Others are podman's own.
 #[derive(Debug, Default, Deserialize)]

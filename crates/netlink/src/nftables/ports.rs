@@ -23,8 +23,7 @@ use nix::errno::Errno;
 use super::{
     Nftables, Term,
     encode::{self, HEADER_LEN, Message, NFPROTO_BRIDGE, NFPROTO_NETDEV},
-    name,
-    table::{LinkName, Part},
+    table::{LinkName, Part, name},
 };
 use crate::{
     datagram::{Object, attributes_in},

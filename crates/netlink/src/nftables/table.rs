@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use super::name;
 use crate::sysctl::Family;
 
 /// `IFNAMSIZ`
@@ -409,6 +408,12 @@ pub enum Term {
     Drop,
     /// Translates the source to an address of the output link.
     Masquerade,
+}
+
+/// A name ends at the first zero byte.
+pub(super) fn name(text: &str) -> CString {
+    let end = text.find('\0').unwrap_or(text.len());
+    CString::new(&text[..end]).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -20,8 +20,10 @@ mod entry;
 mod examples;
 mod hosts;
 mod inventory;
+mod macs;
 mod mapped_ports;
 mod networks;
+mod offers;
 mod pod_addresses;
 mod reserve;
 mod stage;
@@ -43,14 +45,12 @@ pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, InventoryResult};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
+pub use offers::{OpenPool, PromisedVf};
 pub(crate) use pod_addresses::{pod_addresses, pod_addresses_among, pod_addresses_of};
 pub(crate) use reserve::tighter;
 pub(crate) use stage::VfReturn;
 
-use super::{
-    offers::{OpenPool, PromisedVf},
-    settings::{Configuration, Settings},
-};
+use super::settings::{Configuration, Settings};
 use crate::{
     config::check_bridge,
     host::HostTime,

@@ -9,6 +9,7 @@ use vf_alloc::{FunctionId, Request, ReserveError, VfFacts};
 
 use super::{
     Entry, Registry,
+    macs::choose_mac,
     mapped_ports::check_mapped_ports,
     networks::{check_families, distinct_addresses},
 };
@@ -50,7 +51,7 @@ impl Registry {
             self.entries.check_host_port(&network, in_force, &rights)?;
         }
         let addresses = distinct_addresses(spec, &network)?;
-        let mac = self.entries.choose_mac(spec, &rights, prefix, networks)?;
+        let mac = choose_mac(&self.entries, spec, &rights, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);

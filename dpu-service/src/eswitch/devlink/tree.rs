@@ -11,15 +11,25 @@ use std::{
 
 use netlink::{Devlink, DevlinkDevice, Error, Rate, RateChange, RateSubject};
 
-use super::{RATE_UNIT, card_rate};
 use crate::{
     driver::Ability,
     model::{PortSettings, TotalRate},
 };
 
+/// The unit of rates in cards, in bits per second.
+const RATE_UNIT: u64 = 1_000_000;
+
 /// The prefix of our nodes' names. Other nodes belong to other programs. The prefix alone names the node that tests
 /// a card: no network's node has that name.
 const PREFIX: &str = "offload-";
+
+/// Rounds a rate down to whole Mbit/s, but to 1 Mbit/s at least.
+pub(super) fn card_rate(bits: u64) -> u64 {
+    match bits {
+        0 => 0,
+        bits => (bits / RATE_UNIT * RATE_UNIT).max(RATE_UNIT),
+    }
+}
 
 /// Whether that node is one of ours.
 pub(super) fn is_ours(node: &str) -> bool {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use netlink::DevlinkDevice;
 
-use super::{super::Representor, UNKNOWN_YET};
-use crate::driver::Ability;
+use crate::{driver::Ability, eswitch::Representor};
+
+pub(super) const UNKNOWN_YET: &str = "not known until a VF has a representor";
 
 /// A feature to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,22 +23,18 @@ use openflow::{Action, Connection, Flow, Match, Ports};
 
 use super::{
     flow_set::{ALLOWED, FlowSet, OTHERWISE, REFUSED, REST},
-    guard::{
-        DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, FIRST, ICMP, ICMPV6, IGMP,
-        NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT, ROUTER_ADVERTISEMENT, TYPE_ARP,
-        TYPE_IPV4, TYPE_IPV6, UDP, icmpv6, udp, with,
+    guard::{icmpv6, udp, with},
+    protocols::{
+        DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, ICMP, ICMPV6, IGMP, NEIGHBOUR_ADVERTISEMENT,
+        NEIGHBOUR_SOLICITATION, REDIRECT, ROUTER_ADVERTISEMENT, TYPE_ARP, TYPE_IPV4, TYPE_IPV6,
+        UDP,
     },
+    tables::{FIRST, LET_IN, OPENED, RECEIVED, RULES, SENT},
 };
 use crate::{
     driver::Unsupported,
     model::{AllowedProtocol, Opening, PortSettings, allow::MOST_COMBINATIONS},
 };
-
-pub(super) const SENT: u8 = 245;
-const OPENED: u8 = 246;
-const RECEIVED: u8 = 247;
-pub(super) const RULES: u8 = 248;
-const LET_IN: u8 = 250;
 
 /// The priority in table 0: below flows for frames from pods' ports, above other programs' flows.
 pub(super) const TO_PODS: u16 = FIRST - 1;

@@ -28,54 +28,20 @@ use netlink::{Guard, MacAddress, Senders};
 use openflow::{Action, Flow, Match, Ports, VlanMatch};
 
 use super::{
-    allow_rules::SENT,
     flow_set::{ALLOWED, FlowSet, OTHERWISE, REFUSED, REST},
+    protocols::{
+        DHCP_CLIENT, DHCP_SERVER, DHCPV6_CLIENT, ICMP, ICMP_REDIRECT, ICMP_ROUTER_ADVERTISEMENT,
+        ICMPV6, IGMP, LISTENER_MESSAGES, NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT,
+        ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION, TAG_TYPES, TYPE_802_2, TYPE_ARP, TYPE_IPV4,
+        TYPE_IPV6, UDP,
+    },
+    tables::{CLAIMS, DROPS, FIRST, NEIGHBOURS, SENT, SOURCES, STATIONS, TAGS},
 };
-
-/// The tables have high numbers, because in another program's bridge that program uses the low ones.
-pub(super) const TAGS: u8 = 240;
-const STATIONS: u8 = 241;
-const CLAIMS: u8 = 242;
-const SOURCES: u8 = 243;
-const NEIGHBOURS: u8 = 244;
-pub(super) const DROPS: u8 = 249;
-
-/// A priority above those of other programs in table 0, so that their flows let no unchecked frame pass.
-pub(super) const FIRST: u16 = 65_000;
 
 /// Drops and counts.
 const DROPPED: Action = Action::Table(DROPS);
 /// Lets pass.
 const END: Action = Action::Table(SENT);
-
-pub(super) const TYPE_IPV4: u16 = 0x0800;
-pub(super) const TYPE_ARP: u16 = 0x0806;
-pub(super) const TYPE_IPV6: u16 = 0x86dd;
-/// The EtherType by which Open vSwitch reports 802.2 frames. SNAP frames with an Ethernet type get that type
-/// instead (ovs-fields(7), `eth_type`).
-const TYPE_802_2: u16 = 0x05ff;
-/// EtherTypes of VLAN tags: of a second tag, or of one that Open vSwitch does not parse as a tag.
-const TAG_TYPES: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
-
-pub(super) const ICMP: u8 = 1;
-pub(super) const IGMP: u8 = 2;
-pub(super) const UDP: u8 = 17;
-pub(super) const ICMPV6: u8 = 58;
-
-const ICMP_REDIRECT: u8 = 5;
-const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;
-
-const ROUTER_SOLICITATION: u8 = 133;
-pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
-pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
-pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-pub(super) const REDIRECT: u8 = 137;
-/// Multicast listener messages: reports of MLD versions 1 and 2, and done.
-const LISTENER_MESSAGES: [u8; 3] = [131, 132, 143];
-
-pub(super) const DHCP_SERVER: u16 = 67;
-pub(super) const DHCP_CLIENT: u16 = 68;
-pub(super) const DHCPV6_CLIENT: u16 = 546;
 
 /// Groups that no bridge forwards, each with its mask: those of IEEE 802.1 and of Cisco.
 const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [

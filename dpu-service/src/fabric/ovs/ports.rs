@@ -161,7 +161,7 @@ impl Inner {
         let options = (rows::OPTIONS, rows::no_spanning_tree());
         let columns = rows::vlans(wanted).into_iter();
         let columns = columns.chain([("qos", Datum::reference(queues)), options, marks]);
-        let _touching = self.touch(&port.name);
+        let _touching = self.touched.touch(&self.vswitch, &port.name);
         let insert = rows::insert_port(bridge, &port.name, interface, columns);
         let added = self.vswitch.change(&doing, insert.into());
         added.map_err(|refused| self.or_others_port(port, refused))?;
@@ -202,7 +202,7 @@ impl Inner {
         queues: Uuid,
     ) -> Result<(), Refused> {
         let doing = format!("set up {} in bridge {}", port.name, self.settings.name);
-        let _touching = self.touch(&port.name);
+        let _touching = self.touched.touch(&self.vswitch, &port.name);
         let columns = rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues))]);
         let mut operations = vec![Operation::update(PORT, row, columns)];
         operations.extend(rows::leave_spanning_trees(row));
@@ -217,7 +217,7 @@ impl Inner {
         })?;
         let Some((bridge, row)) = found else { return Ok(()) };
         let doing = format!("take {} out of bridge {}", port.name, self.settings.name);
-        let _touching = self.touch(&port.name);
+        let _touching = self.touched.touch(&self.vswitch, &port.name);
         let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
         self.vswitch.change(&doing, vec![removal])
     }

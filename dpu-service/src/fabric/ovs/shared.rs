@@ -12,22 +12,12 @@ use ovsdb::{Datum, Operation, Replica, Row};
 use super::{
     ALL_FLOWS, COOKIE, Inner, OURS, allow_rules, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
+    shared_links::SharedLinks,
 };
 use crate::{
     driver::{Fault, Refused},
     fabric::settings::Role,
 };
-
-/// What the kernel reports about the links that all ports share.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SharedLinks {
-    /// The smallest MTU of the uplinks that could be joined, in bytes.
-    pub(super) mtu: Option<u32>,
-    /// The MAC addresses of the bridge and of its links that are not pods' ports.
-    pub(super) macs: Vec<MacAddress>,
-    /// A sentence about another program's flows that precede our guards.
-    pub(super) problem: Option<String>,
-}
 
 /// The only VLAN of a trunk that carries untagged frames.
 const UNTAGGED: i64 = 0;
@@ -191,7 +181,7 @@ impl Inner {
             Role::Kept => Datum::integer(UNTAGGED),
         };
         let port = [("trunks", trunks), ("external_ids", rows::marks(what))];
-        let _touching = self.touch(name);
+        let _touching = self.touched.touch(&self.vswitch, name);
         self.vswitch.change(&doing, rows::insert_port(bridge, name, interface, port).into())
     }
 
@@ -205,7 +195,7 @@ impl Inner {
             self.settings.name
         );
         let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
-        let _touching = self.touch(name);
+        let _touching = self.touched.touch(&self.vswitch, name);
         self.vswitch.change(&doing, vec![removal])
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use ovsdb::Replica;
 
-use super::{Inner, rows::Port};
+use super::{rows::Port, vswitch::Vswitch};
 use crate::fabric::Membership;
 
 /// A port's visible state. `None`: the port does not exist.
@@ -42,7 +42,8 @@ pub(super) struct Ports {
 /// Marks a port as being changed until it is dropped.
 #[derive(Debug)]
 pub(super) struct Touching<'a> {
-    fabric: &'a Inner,
+    touched: &'a Touched,
+    vswitch: &'a Vswitch,
     port: String,
 }
 
@@ -53,24 +54,22 @@ impl Touched {
         Ports { now: ports.now.clone(), left: std::mem::take(&mut ports.left) }
     }
 
+    /// Marks the port. The caller holds the lock of the port's VF, so no other call marks it at the same time.
+    pub(super) fn touch<'a>(&'a self, vswitch: &'a Vswitch, port: &str) -> Touching<'a> {
+        self.lock().now.insert(port.to_owned());
+        Touching { touched: self, vswitch, port: port.to_owned() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ports> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    /// Marks the port. The caller holds the lock of the port's VF, so no other call marks it at the same time.
-    pub(super) fn touch(&self, port: &str) -> Touching<'_> {
-        self.touched.lock().now.insert(port.to_owned());
-        Touching { fabric: self, port: port.to_owned() }
     }
 }
 
 impl Drop for Touching<'_> {
     fn drop(&mut self) {
         let port = std::mem::take(&mut self.port);
-        let left = self.fabric.vswitch.glance(|replica| shown(replica, &port));
-        let mut ports = self.fabric.touched.lock();
+        let left = self.vswitch.glance(|replica| shown(replica, &port));
+        let mut ports = self.touched.lock();
         ports.now.remove(&port);
         // Without a connection there is no state to record, and the watching thread starts over, too.
         ports.left.extend(left.map(|left| (port, left)));

@@ -28,7 +28,7 @@ mod plugin;
 mod pod_resources;
 mod preference;
 mod registration;
-mod settings;
+pub(super) mod settings;
 #[cfg(test)]
 mod tests;
 mod unused;

@@ -22,6 +22,7 @@ use super::{
     pending_detaches::PendingDetaches,
     reports::Reports,
     session::Session,
+    vf_offers::offer_message,
 };
 use crate::{
     agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
@@ -349,11 +350,6 @@ fn is_of_nothing(failure: &Failure) -> bool {
     failure.reason == Reason::InvalidRequest
 }
 
-/// The DPU's form of a VF offer.
-pub(super) fn told(promise: &VfPromise) -> v1::VfPromise {
-    v1::VfPromise { device: promise.device.to_string(), number: promise.number }
-}
-
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
     let AddRequest { key, pod, bandwidth, .. } = request.clone();
     AttachRequest {
@@ -362,7 +358,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         network: request.network.clone(),
         pod: Some(pod),
         device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
-        promised: request.promised.as_ref().map(told),
+        promised: request.promised.as_ref().map(offer_message),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         families: request.families.map(|IpFamilies { ipv4, ipv6 }| v1::IpFamilies { ipv4, ipv6 }),

@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use vf_alloc::VfPromise;
 
 use super::{
-    calls::told,
     inventory::{Held, functions_of, live, log_uses},
     session::{Session, protocol_versions},
+    vf_offers::offer_message,
 };
 use crate::{
     agent::{
@@ -142,7 +142,7 @@ impl Reports {
     /// offers. A session that began in between has listed the VFs as in use; the inventory corrects that.
     pub(in crate::agent) fn report_declined(&self, promises: &[VfPromise]) {
         if !promises.is_empty() {
-            let promises = promises.iter().map(told).collect();
+            let promises = promises.iter().map(offer_message).collect();
             self.session.send(host_message::Message::Untaken(v1::Untaken { promises }));
             self.inventory_wanted();
         }

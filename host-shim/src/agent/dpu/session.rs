@@ -31,11 +31,11 @@ use super::{
     networks::Networks,
 };
 use crate::agent::{config::Config, kill_points::KillPoint};
-use attend::{Loss, attend};
+pub(in crate::agent) use attend::FromDpu;
+use attend::{FIRST_BACKOFF, Loss, attend};
 
-/// The backoff between attempts: the first and the longest. It doubles in between. Random jitter keeps the hosts of a
-/// rack from reconnecting in step.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// The longest backoff between attempts. It doubles from the first one. Random jitter keeps the hosts of a rack from
+/// reconnecting in step.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(3);
 /// How long a call waits for the first session of an agent that has just started.
 const FIRST_SESSION: Duration = Duration::from_secs(5);
@@ -69,15 +69,6 @@ pub(in crate::agent) enum FirstAttempt {
     NotBegun,
     UnderWay,
     Over,
-}
-
-/// What the DPU sends.
-#[derive(Debug)]
-pub(in crate::agent) enum FromDpu {
-    /// The DPU accepted this host: a session has begun.
-    SessionBegan,
-    /// A message of the session.
-    Message(Box<dpu_message::Message>),
 }
 
 /// Keeps the session with the DPU.

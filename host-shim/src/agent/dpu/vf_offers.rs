@@ -99,6 +99,11 @@ impl VfOffers {
     }
 }
 
+/// The DPU's form of a VF offer.
+pub(super) fn offer_message(promise: &VfPromise) -> v1::VfPromise {
+    v1::VfPromise { device: promise.device.to_string(), number: promise.number }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
-use super::{guess::Refusing, phases::VerbPhases};
+use super::{phases::VerbPhases, refusing::Refusing};
 use crate::agent::{config::Timeouts, delegates::Delegates, dpu::Dpu, vfs::Vfs};
 
 /// The doors of the rooms that a verb needs.

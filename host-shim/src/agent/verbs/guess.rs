@@ -1,10 +1,6 @@
 //! Which VFs an ADD takes of those that the DPU has promised, to begin to move them before the DPU has answered.
 
-use std::{
-    collections::HashSet,
-    mem,
-    sync::{Arc, Mutex},
-};
+use std::{mem, sync::Arc};
 
 use netlink::NetnsId;
 use offload_proto::{Failure, Reason};
@@ -13,7 +9,6 @@ use vf_alloc::{Device, VfPromise};
 use super::{doors::Doors, release::forget};
 use crate::{
     agent::{
-        defect::locked,
         dpu::Established,
         vfs::{Claimed, Condition, Guess, Record},
     },
@@ -116,52 +111,6 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     Err(Failure::new(Reason::Releasing, message))
 }
 
-/// Whether all who ask for the network are refused likewise: what one pod has asked for besides, or may not, is nothing
-/// to the others, nor that a caller or a session has ended.
-const fn is_of_network(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::AddressesExhausted
-            | Reason::FabricFull
-            | Reason::FabricUnavailable
-            | Reason::JournalUnavailable
-            | Reason::NetworkUnknown
-            | Reason::PortsUnreadable
-            | Reason::ProgrammingFailed
-            | Reason::VfsExhausted
-    )
-}
-
-/// The networks of the attaches that the DPU has refused last. Who is refused tries again and again.
-#[derive(Debug, Default)]
-pub(in crate::agent) struct Refusing(Mutex<HashSet<String>>);
-
-impl Refusing {
-    /// So many networks are remembered at once: pods may ask for any name.
-    const MOST: usize = 1000;
-
-    /// Whether the network's last answer was a refusal.
-    fn is_refusing(&self, network: &str) -> bool {
-        locked(&self.0).contains(network)
-    }
-
-    /// The DPU has granted these requests, or has not.
-    pub(super) fn note(&self, requests: &[AddRequest], failure: Option<&Failure>) {
-        let mut refusing = locked(&self.0);
-        match (failure, requests) {
-            (None, _) => requests.iter().for_each(|request| _ = refusing.remove(&request.network)),
-            (Some(failure), [request]) if is_of_network(failure.reason) => {
-                if refusing.len() >= Self::MOST {
-                    refusing.clear();
-                }
-                refusing.insert(request.network.clone());
-            }
-            // Of several networks it is not known which one refuses.
-            (Some(_), _) => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,10 +122,6 @@ mod tests {
     fn to(network: &str) -> AddRequest {
         let key: Key = record("a", "c").key();
         AddRequest::plain(key, "/run/netns/a".into(), network.into())
-    }
-
-    fn failed(reason: Reason) -> Failure {
-        Failure::new(reason, "no")
     }
 
     /// The hello of a session that began meanwhile has listed it as in use, and no link tells that it is not.
@@ -191,42 +136,5 @@ mod tests {
         Taken(vec![(promise, claimed)]).give_up(&doors, &mut requests);
         assert!(doors.dpu.reports().is_inventory_wanted());
         assert!(requests[0].promised.is_none() && doors.vfs.claims().try_claim(&device).is_some());
-    }
-
-    #[test]
-    fn a_network_refuses_until_it_grants() {
-        let refusing = Refusing::default();
-        for network in ["blue", "red"] {
-            refusing.note(&[to(network)], Some(&failed(Reason::ProgrammingFailed)));
-        }
-        assert!(refusing.is_refusing("blue") && refusing.is_refusing("red"));
-        refusing.note(&[to("blue")], None);
-        assert!(!refusing.is_refusing("blue") && refusing.is_refusing("red"));
-    }
-
-    #[test]
-    fn one_pods_refusal_is_not_the_networks() {
-        let refusing = Refusing::default();
-        for reason in [
-            Reason::DeadlineExceeded,
-            Reason::DpuUnreachable,
-            Reason::AddressNotAllowed,
-            Reason::NetworkNotAllowed,
-            Reason::PoolPinnedOnly,
-        ] {
-            refusing.note(&[to("blue")], Some(&failed(reason)));
-        }
-        let of_either = failed(Reason::NetworkUnknown);
-        refusing.note(&[to("blue"), to("red")], Some(&of_either));
-        assert!(!refusing.is_refusing("blue") && !refusing.is_refusing("red"));
-    }
-
-    #[test]
-    fn refused_network_cache_is_bounded() {
-        let refusing = Refusing::default();
-        for number in 0..=Refusing::MOST {
-            refusing.note(&[to(&number.to_string())], Some(&failed(Reason::NetworkUnknown)));
-        }
-        assert!(refusing.is_refusing(&Refusing::MOST.to_string()) && !refusing.is_refusing("0"));
     }
 }

@@ -21,6 +21,7 @@ mod guess;
 mod led;
 mod naming;
 mod phases;
+mod refusing;
 mod release;
 mod status;
 mod take_in;

@@ -11,7 +11,6 @@ use vf_alloc::{Device, PfId, VfPromise};
 use super::{
     cleanliness::Cleanliness,
     host::{Host, HostLinks},
-    intake::Wanted,
     intake_failure::not_moved,
     records::{Phase, PodNetns, Record},
 };
@@ -20,6 +19,20 @@ use crate::{
     protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
 };
+
+/// An attachment that the DPU has made, and that is to be recorded.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct Wanted {
+    pub request: AddRequest,
+    pub attachment: v1::Attachment,
+}
+
+impl Wanted {
+    /// The VF that the DPU chose.
+    pub(in crate::agent) fn device(&self) -> Device {
+        device_of(self.attachment.vf.as_ref())
+    }
+}
 
 /// Drafts records. Nothing but a free VF is changed by that, if it has to be restored.
 #[derive(Debug)]

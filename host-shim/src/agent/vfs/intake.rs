@@ -13,7 +13,7 @@ use vf_alloc::Device;
 use super::{
     cleanliness::Cleanliness,
     device_info,
-    drafts::Drafts,
+    drafts::{Drafts, Wanted},
     host::Host,
     intake_failure::{IntakeFailure, none_found, not_moved},
     move_failure::{failure_among, failure_of_move},
@@ -28,20 +28,6 @@ use crate::{
     protocol::{AddRequest, Key},
     vf_source::device_of,
 };
-
-/// An attachment that the DPU has made, and that is to be recorded.
-#[derive(Clone, Debug)]
-pub(in crate::agent) struct Wanted {
-    pub request: AddRequest,
-    pub attachment: v1::Attachment,
-}
-
-impl Wanted {
-    /// The VF that the DPU chose.
-    pub(in crate::agent) fn device(&self) -> Device {
-        device_of(self.attachment.vf.as_ref())
-    }
-}
 
 /// A VF that is in its pod.
 pub(in crate::agent) struct TakenIn {

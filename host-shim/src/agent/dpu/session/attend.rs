@@ -9,17 +9,27 @@ use offload_proto::{
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::{FIRST_BACKOFF, FromDpu};
 use crate::agent::dpu::{
     established::{Established, SILENCE},
     failure::{failure_of, lost},
 };
 
+/// The backoff after the first failed attempt.
+pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// The backoff after another agent's session ended ours: two agents with one identity must not end each other's
 /// sessions all the time.
 const RIVAL_BACKOFF: Duration = Duration::from_secs(10);
 /// The shortest wait for a heartbeat's answer; otherwise it is the heartbeat interval.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
+
+/// What the DPU sends.
+#[derive(Debug)]
+pub(in crate::agent) enum FromDpu {
+    /// The DPU accepted this host: a session has begun.
+    SessionBegan,
+    /// A message of the session.
+    Message(Box<dpu_message::Message>),
+}
 
 /// The end of a session.
 pub(in crate::agent) struct Loss {

@@ -1,0 +1,105 @@
+//! The networks whose attaches the DPU refuses.
+
+use std::{collections::HashSet, sync::Mutex};
+
+use offload_proto::{Failure, Reason};
+
+use crate::{agent::defect::locked, protocol::AddRequest};
+
+/// The networks of the attaches that the DPU has refused last. Who is refused tries again and again.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct Refusing(Mutex<HashSet<String>>);
+
+impl Refusing {
+    /// So many networks are remembered at once: pods may ask for any name.
+    const MOST: usize = 1000;
+
+    /// Whether the network's last answer was a refusal.
+    pub(super) fn is_refusing(&self, network: &str) -> bool {
+        locked(&self.0).contains(network)
+    }
+
+    /// The DPU has granted these requests, or has not.
+    pub(super) fn note(&self, requests: &[AddRequest], failure: Option<&Failure>) {
+        let mut refusing = locked(&self.0);
+        match (failure, requests) {
+            (None, _) => requests.iter().for_each(|request| _ = refusing.remove(&request.network)),
+            (Some(failure), [request]) if is_of_network(failure.reason) => {
+                if refusing.len() >= Self::MOST {
+                    refusing.clear();
+                }
+                refusing.insert(request.network.clone());
+            }
+            // Of several networks it is not known which one refuses.
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// Whether all who ask for the network are refused likewise: what one pod has asked for besides, or may not, is nothing
+/// to the others, nor that a caller or a session has ended.
+const fn is_of_network(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::AddressesExhausted
+            | Reason::FabricFull
+            | Reason::FabricUnavailable
+            | Reason::JournalUnavailable
+            | Reason::NetworkUnknown
+            | Reason::PortsUnreadable
+            | Reason::ProgrammingFailed
+            | Reason::VfsExhausted
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::vfs::record;
+
+    fn to(network: &str) -> AddRequest {
+        let key: Key = record("a", "c").key();
+        AddRequest::plain(key, "/run/netns/a".into(), network.into())
+    }
+
+    fn failed(reason: Reason) -> Failure {
+        Failure::new(reason, "no")
+    }
+
+    #[test]
+    fn a_network_refuses_until_it_grants() {
+        let refusing = Refusing::default();
+        for network in ["blue", "red"] {
+            refusing.note(&[to(network)], Some(&failed(Reason::ProgrammingFailed)));
+        }
+        assert!(refusing.is_refusing("blue") && refusing.is_refusing("red"));
+        refusing.note(&[to("blue")], None);
+        assert!(!refusing.is_refusing("blue") && refusing.is_refusing("red"));
+    }
+
+    #[test]
+    fn one_pods_refusal_is_not_the_networks() {
+        let refusing = Refusing::default();
+        for reason in [
+            Reason::DeadlineExceeded,
+            Reason::DpuUnreachable,
+            Reason::AddressNotAllowed,
+            Reason::NetworkNotAllowed,
+            Reason::PoolPinnedOnly,
+        ] {
+            refusing.note(&[to("blue")], Some(&failed(reason)));
+        }
+        let of_either = failed(Reason::NetworkUnknown);
+        refusing.note(&[to("blue"), to("red")], Some(&of_either));
+        assert!(!refusing.is_refusing("blue") && !refusing.is_refusing("red"));
+    }
+
+    #[test]
+    fn refused_network_cache_is_bounded() {
+        let refusing = Refusing::default();
+        for number in 0..=Refusing::MOST {
+            refusing.note(&[to(&number.to_string())], Some(&failed(Reason::NetworkUnknown)));
+        }
+        assert!(refusing.is_refusing(&Refusing::MOST.to_string()) && !refusing.is_refusing("0"));
+    }
+}
