@@ -118,6 +118,7 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     all.extend(journal_fault(&all, &refusals));
     all.extend(events_fault(engine.events().dropped()));
     all.extend(refusals);
+    // Sums up the faults so far; those added below do not prevent attaches.
     all.extend(not_serving(&all));
     all.extend(configuration_faults(shared));
     all.extend(hosts_faults(shared));

@@ -45,6 +45,7 @@ pub(crate) async fn follow_cards(engine: Arc<Engine>) {
 
 async fn watch_cards(engine: &Engine) -> Result<(), Refused> {
     let mut monitor = DevlinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
+    // Reports once after opening: changes since the last watch were missed.
     engine.kernel_changed();
     loop {
         match monitor.next().await.map_err(unwatchable)? {

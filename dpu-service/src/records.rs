@@ -156,9 +156,11 @@ impl Records {
         let (audit, entry) = (Arc::clone(&self.audit), changes.audit.clone());
         let surplus = entry.as_ref().map(|entry| audit.surplus(entry)).unwrap_or_default();
         let changes = surplus.iter().fold(changes, |changes, id| changes.delete_audit(*id));
+        // Queued now, not when the future is awaited: this fixes the order of commits.
         let queued = changes.rows.map(|rows| self.journal.commit(rows));
         async move {
             queued?.await.map_err(|error| unavailable(&error))?;
+            // Memory follows the disk: after a failed write the audit still shows what the journal has.
             audit.remove(&surplus);
             entry.into_iter().for_each(|entry| audit.add(entry));
             Ok(())

@@ -75,6 +75,7 @@ pub(crate) async fn serve(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
     let authorised = Authorise::new(shared, &limits).layer(routes.prepare());
+    // `Finish` is outermost: it runs every call to its end, so that `Count` sees the outcome of cancelled ones.
     let service = Finish.layer(Count(calls).layer(authorised));
     transport::serve(connections, service, &limits, stop).await;
     Ok(())
@@ -93,6 +94,7 @@ const BACKLOG: u32 = 4096;
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restart must not wait for connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -73,6 +73,7 @@ impl StartFile {
 pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let StartFile { path, config, file } = file;
     raise_file_limit();
+    // Installed first: the default action of SIGHUP ends the process.
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let mut shutdown = ShutdownSignals::catch().map_err(ServiceError::Signals)?;
     let certificates = Arc::new(Certificates::of(&config));
@@ -80,6 +81,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
     let calls = api::calls();
+    // Before the journal is opened: metrics must show a service that waits for it.
     let shown = serve_metrics(&config, &certificates, &calls);
     let opened = open_when_readable(&config, &certificates, &calls, open, &mut shutdown).await?;
     let Some(Opened { engine, listener }) = opened else { return Ok(()) };
@@ -261,6 +263,7 @@ async fn shut_down(
     stop: &CancellationToken,
     limit: Duration,
 ) {
+    // Before `stop`: hosts receive the reason before their sessions end.
     engine.operators().set_draining(Some("the service is stopping".into()));
     stop.cancel();
     shared.sessions.close();

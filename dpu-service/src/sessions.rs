@@ -188,6 +188,7 @@ impl Sessions {
             connection: hello.connection,
             since: renewed_since.unwrap_or_else(Timestamp::now),
         };
+        // Replaces the previous session: dropping its sender ends the old stream.
         hosts.insert(host.clone(), entry);
         self.absences().remove(host);
         Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some(), has_replaced })
@@ -222,6 +223,7 @@ impl Sessions {
     pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
         self.contacts().insert(host.clone(), Contact::refused(address, reason));
         let hosts = self.lock();
+        // Another program with the certificate must not give a connected host a reason for its absence.
         if hosts.get(host).is_none_or(|entry| entry.open.is_none()) {
             self.absences().insert(host.clone(), why);
         }
@@ -363,6 +365,7 @@ impl HostEntry {
     /// Returns whether the session is lost because the host does not read its commands.
     fn send(&mut self, command: HostCommand) -> bool {
         let Some(open) = &self.open else { return false };
+        // Never waits: the caller holds the lock of all sessions.
         let is_lost = open.commands.try_send(command).is_err();
         if is_lost {
             self.open = None;

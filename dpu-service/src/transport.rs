@@ -269,6 +269,7 @@ impl HttpBody for ChunkedBody {
             }
         }
         let progress = PROGRESS.with(Clone::clone);
+        // One chunk at a time: a stalled stream keeps no more than that in memory.
         ready!(progress.poll_written(context));
         let length = self.rest.len().min(CHUNK);
         let chunk = progress.give(self.rest.split_to(length));

@@ -65,6 +65,7 @@ pub(crate) async fn open_when_readable(
         format!("the journal cannot be read and is left unchanged: {}", Chain(&error)),
     );
     tracing::error!(error = %failure, "cannot start without the journal; retrying");
+    // Ready although it refuses everything: the service manager must not restart it while the file is repaired.
     notify_ready();
     let (stop, kept) = (CancellationToken::new(), OnceLock::new());
     let refusing = async {

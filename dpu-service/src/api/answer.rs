@@ -56,6 +56,7 @@ impl HttpBody for Answer {
             Some(first) => Poll::Ready(Some(first)),
             None => Pin::new(&mut self.body).poll_frame(context),
         };
+        // Every frame holds the permit: it is returned when the last byte is written, not when the stream ends.
         let hold = |data| Bytes::from_owner(Held { data, _permit: Arc::clone(&self.permit) });
         frame.map_ok(|frame| frame.map_data(hold))
     }

@@ -67,6 +67,7 @@ impl Authorise {
                 ),
             ));
         }
+        // Health and reflection stay available to hosts that are not configured.
         if identity.role() == Role::Host && roles == HOSTS {
             return self.check_host(identity.name());
         }
@@ -144,6 +145,7 @@ where
                 Ok(request) => request,
                 Err(failure) => return Ok(Status::from(failure).into_http()),
             };
+            // After taking a place and before the work: concurrent lists would fill the memory.
             let _turn = match kind {
                 Kind::List => Some(permit.turn().await),
                 Kind::Call | Kind::Stream => None,
@@ -205,6 +207,7 @@ async fn collect(body: Body, permit: &mut CallPermit) -> Result<Bytes, Failure> 
             Failure::new(Reason::InvalidRequest, message)
         })?;
         if let Ok(data) = frame.into_data() {
+            // Reserved before the copy: many unfinished requests together must stay within the limit.
             permit.hold(whole.len() + data.len())?;
             whole.extend_from_slice(&data);
         }

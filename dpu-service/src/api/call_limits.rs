@@ -162,6 +162,7 @@ impl CallPermit {
             return Ok(());
         }
         let more = u32::try_from(kib - self.held_kib).unwrap_or(u32::MAX);
+        // The share first: a peer beyond its share must take nothing from the others.
         for bounds in [&self.share, &self.all] {
             let taken = Arc::clone(&bounds.answers_kib).try_acquire_many_owned(more);
             let why = "requests in transfer and unread responses use all the memory for them: read the \

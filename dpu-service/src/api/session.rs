@@ -151,6 +151,7 @@ impl Conversation<'_> {
         let mut silent_at = Instant::now() + self.silence_limit();
         let wants_pools = capabilities.contains(&capability::VF_POOLS);
         let wants_offers = capabilities.contains(&capability::PROMISES);
+        // The first tick is immediate: pools and offers follow the reply to the hello.
         let mut pools_due = interval(POOLS_PERIOD);
         loop {
             tokio::select! {

@@ -60,6 +60,7 @@ impl Engine {
         let attach = async move |engine: Arc<Self>| {
             let attached =
                 engine.phases.attach.time(TOTAL, attach_all(&engine, &specs, asked)).await;
+            // After a failure as well: either way the free VFs have changed, and so the possible offers.
             specs.iter().for_each(|spec| engine.sessions.note_vfs_changed(&spec.key.host));
             attached
         };
@@ -82,10 +83,12 @@ async fn attach_all(
     asked: Asked,
 ) -> Result<Vec<AttachmentView>, Failure> {
     let phases = &engine.phases.attach;
+    // Held until the answer: a repeated call or a Detach of one of these keys waits for a definite outcome.
     let keys = engine.keys.lock_all(specs.iter().map(|spec| &spec.key));
     let _keys = phases.time(LOCKS, keys).await;
     let reserved = phases.time(RESERVE, reserve_all(engine, specs, asked)).await;
     let (Admitted { all, new, known }, _vfs) = reserved?;
+    // Known attachments first: if one cannot be programmed, the new ones exist only in memory and are simply forgotten.
     bring_up_again(engine, &known).await.inspect_err(|_| forget(engine, &new))?;
     let established = establish(engine, &new).await;
     note_outcome(engine, &new, &established);
@@ -251,6 +254,7 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
 }
 
 async fn set_up(engine: &Engine, record: &Arc<Record>) -> SetUp {
+    // Before programming: the gateway must know the pod when its port begins to forward.
     add_neighbours(engine, record).await;
     let (programmed, mapped) = tokio::join!(engine.ports.program(record), map(engine, record));
     SetUp { programmed, mapped }
@@ -259,6 +263,7 @@ async fn set_up(engine: &Engine, record: &Arc<Record>) -> SetUp {
 async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
     let changes = Changes::default();
     let changes = records.iter().fold(changes, |changes, record| changes.put_attachment(record));
+    // Marked as recorded only afterwards: operators and the reconciler see durable records only.
     engine.records.commit(changes).await?;
     for record in records {
         if let Some(entry) = engine.registry().change(record.id) {
@@ -293,6 +298,7 @@ async fn undo(
         None => forget(engine, records),
     }
     for record in records {
+        // Once the attachment is no longer held: redirections are rebuilt from the held ones.
         unmap(engine, record).await;
     }
 }
@@ -377,6 +383,7 @@ fn failure_of(error: &ProgramError) -> Failure {
 /// Refuses a repeated Attach whose request differs from the existing attachment.
 fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(), Failure> {
     let record = entry.record();
+    // Before any comparison: the host retries RELEASING, but not ATTACHMENT_DIFFERS.
     if !entry.is_held() {
         return Err(releasing(record));
     }

@@ -105,6 +105,7 @@ fn users_of(programmer: &Programmer, records: &[Arc<Record>]) -> Result<Vec<Opti
 fn running(rtnl: &mut Rtnl, names: &[String]) -> Result<Vec<Link>, Error> {
     let mut links = Vec::new();
     for name in names {
+        // A probe on a link without carrier would look like an unused address.
         links.extend(rtnl.link_by_name(name)?.filter(|link| link.is_up && link.is_running));
     }
     Ok(links)

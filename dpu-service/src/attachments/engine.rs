@@ -131,6 +131,7 @@ impl Engine {
         let before = latest.map(|entry| entry.after.clone()).unwrap_or_default();
         let entry = AuditEntry::new(&cause, AuditAction::LoadConfiguration, object.clone())
             .after(&json!({ "digest": digest }));
+        // A restart with the same file is no change.
         if before == entry.after {
             return;
         }
@@ -236,6 +237,7 @@ impl Engine {
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let flow = self.flows.spawn(run(Arc::clone(self)).in_current_span());
+        // No code aborts the task, so an error is a panic of the flow.
         flow.await.unwrap_or_else(|error| {
             Err(Failure::new(Reason::Internal, format!("the call was aborted: {error}")))
         })

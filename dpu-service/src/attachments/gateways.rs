@@ -20,6 +20,7 @@ use crate::{
 
 /// Reconciles gateways and permanent neighbours with the networks and attachments.
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
+    // A closure: the networks are read once the gateways are locked, so that a concurrent change is not undone.
     let wanted = || wanted_of_gateways(engine, Scope::All);
     for repair in engine.gateways().reconcile(wanted, is_thorough).await {
         engine.events.record(EventKind::Repaired, "gateways", repair);

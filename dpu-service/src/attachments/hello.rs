@@ -108,6 +108,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
     });
     join_all(carried_out).await;
     Milestone::HelloSettled.pass();
+    // A host that connects during a drain has missed the command.
     let draining = engine.registry().draining().map(ToOwned::to_owned);
     if let Some(reason) = draining {
         engine.send_command(host, HostCommand::Draining { reason });

@@ -120,6 +120,7 @@ impl Hosts<'_> {
         let problem = report.configuration_problem.clone();
         let turns = self.0.sessions.note_report(host, session, report, &attachments);
         let Some(turns) = turns else { return };
+        // The first report of a session is compared with the events: the file may have changed while the host was away.
         let before = turns.configuration_before.unwrap_or_else(|| self.known_problem(host));
         self.note_configuration(host, &before, &problem);
         for found in turns.begun {

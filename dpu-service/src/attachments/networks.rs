@@ -262,6 +262,7 @@ async fn apply_alone(
         let id = entry.id;
         let changes = Changes::default().put_network(&network).audited(Some(entry));
         engine.records.commit(changes).await?;
+        // Then resume: the change may have resolved the conflict of a suspended network.
         install(engine, network, id)?;
         resume(engine);
         let message = match outcome {
@@ -317,6 +318,7 @@ async fn rename_closed(
     cause: &Cause,
 ) -> Result<(), Failure> {
     check_gateway(engine, &renamed)?;
+    // An attach under way writes its record with the old name: it must be in the journal before it can be rewritten.
     wait_for_records(engine, name).await?;
     let entry = AuditEntry::new(cause, AuditAction::RenameNetwork, format!("network/{name}"))
         .before(&json!({ "name": name }))
@@ -413,6 +415,7 @@ async fn delete_suspended(engine: &Engine, name: String, cause: &Cause) -> Resul
 
 async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failure> {
     let _changes = engine.network_changes.lock().await;
+    // Read before the load: afterwards the removed hosts, whose sessions must end, are unknown.
     let before = rights_of_all(engine);
     let changed = engine.registry().change_networks().load(configuration)?;
     end_removed(engine, before.keys());

@@ -102,6 +102,7 @@ impl<'a> Operators<'a> {
         let Inspection { representor, steps } = match self.0.ports.inspect(&view.record).await {
             Ok(inspection) => inspection,
             Err(error) => {
+                // A missing representor is an answer; after other errors the steps are unknown.
                 let is_missing = matches!(error, ProgramError::NoRepresentor(_));
                 unknown.extend((!is_missing).then(|| Chain(&error).to_string()));
                 Inspection { representor: None, steps: Vec::new() }

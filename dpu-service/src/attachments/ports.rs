@@ -118,6 +118,7 @@ impl Ports {
         match timeout(LONGEST_TURN, work.as_mut()).await {
             Ok(done) => done,
             Err(_) => {
+                // The work continues without its permit: it blocks in the kernel and cannot be cancelled.
                 drop(turn);
                 work.await
             }

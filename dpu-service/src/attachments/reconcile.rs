@@ -97,6 +97,7 @@ async fn prepare_fabric(engine: &Engine) {
         is_partial: refused.is_partial(),
     });
     let before = engine.reconciler.set_fabric_problem(problem.clone());
+    // Only changes become events: every pass prepares the fabric.
     if before == problem {
         return;
     }

@@ -109,6 +109,7 @@ impl Tracker {
                 let (began, seen) = (now, now.instant);
                 entry.insert(Tracked { message, began, seen, is_shown: false });
             }
+            // A second fault of this object and reason in the same look.
             Entry::Occupied(mut entry) if entry.get().seen == now.instant => {
                 let tracked = entry.get_mut();
                 if !tracked.message.contains(&message) {

@@ -226,6 +226,7 @@ impl Events {
     }
 
     fn add(&self, occurrence: Occurrence) {
+        // The time is read under the lock, so that times follow revisions unless the clock is set.
         let (mut log, now) = (self.log(), Timestamp::now());
         let is_logged = log.is_logged(&occurrence, now);
         let event = log.add(occurrence, now);
@@ -234,6 +235,7 @@ impl Events {
         if let Some(writer) = &self.writer {
             writer.write(Arc::clone(&event));
         }
+        // Logged without the lock: a slow log must not delay other events.
         drop(log);
         if is_logged {
             report(&event);

@@ -115,6 +115,7 @@ impl Batch {
 
     fn gather(&mut self, messages: &Receiver<Message>) {
         let end = Instant::now() + BATCH;
+        // A flush ends the batch early: its caller waits.
         while self.flushes.is_empty() {
             let left = end.saturating_duration_since(Instant::now());
             let Ok(message) = messages.recv_timeout(left) else { return };
@@ -136,6 +137,7 @@ impl Destination {
     fn write(&mut self, events: &[Arc<Event>]) {
         let written = match &mut self.file {
             Some(file) if !file.is_long() => file.append(events),
+            // The log in memory already contains these events, so a rewrite includes them.
             _ => self.rewrite(),
         };
         let mut dropped = locked(&self.dropped);

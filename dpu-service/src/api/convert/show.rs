@@ -52,6 +52,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         state: state(view.state).into(),
         created_at: Timestamp::from_millisecond(record.created_at).unwrap_or_default().to_string(),
         trunk: network.trunk.iter().map(|vlan| (*vlan).into()).collect(),
+        // These two are set by `WorkloadApi::answer`; only hosts need them.
         host_keeps_port: false,
         port_follows_vf: false,
         port_mappings: record.port_mappings.iter().map(port_mapping).collect(),

@@ -70,6 +70,7 @@ impl<'a> Inquiry<'a> {
             HostHalf { view, found }
         };
         let halves = join_all(self.engine.hosts().list().into_iter().map(ask)).await;
+        // Remembered, so that the next question skips hosts that failed to answer.
         for HostHalf { view, found } in &halves {
             if let Err(problem) = found {
                 self.problems.insert(view.name.clone(), problem.clone());

@@ -47,6 +47,7 @@ impl NetworkChanges<'_> {
             self.put(network, Origin::Configuration)
                 .map_err(|failure| OpenError::Configuration(failure.message))?;
         }
+        // After the file's networks: in a conflict the file wins.
         for network in made {
             if let Some(why) = self.put_or_suspend(network.clone()) {
                 let network = network.name;
@@ -155,6 +156,7 @@ impl NetworkChanges<'_> {
         self.check_gateway_stays(&network)?;
         self.check_no_host_port(name)?;
         self.0.networks.set_closing(name, true);
+        // Closed from here on: no attach can add a record with the old name.
         Ok(network.renamed(new_name))
     }
 
@@ -302,6 +304,7 @@ impl NetworkChanges<'_> {
         let mut changed: Vec<_> =
             gone.into_iter().map(|name| Changed { name, deleted: true }).collect();
         for network in networks {
+            // An unchanged network keeps its `Arc`, by which attachments with current settings are recognised cheaply.
             let before = self.0.networks.get(&network.name).map(|entry| &**entry.network());
             if before != Some(&network) {
                 changed.push(Changed { name: network.name.clone(), deleted: false });

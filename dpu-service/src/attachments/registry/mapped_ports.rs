@@ -88,6 +88,7 @@ fn check_family(
 fn check_own(mapping: &PortMapping, own: &[SocketAddr]) -> Result<(), Failure> {
     let is_taken = |own: &&SocketAddr| {
         (own.port(), Protocol::Tcp) == (mapping.host_port, mapping.protocol)
+            // Packets from elsewhere never reach a loopback address, so the port can be mapped.
             && !own.ip().is_loopback()
             && share_an_address(mapping.host_ip, listens_on(own.ip()))
     };

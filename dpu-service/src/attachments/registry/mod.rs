@@ -87,6 +87,7 @@ impl Registry {
     ) -> Result<Self, OpenError> {
         let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
         let domains = Layer2Domains::of_bridges(&settings.bridges);
+        // Before anything is restored: the indexes would silently keep one of two holders.
         entries::check_unshared(&loaded.attachments, &domains)?;
         let allocation =
             vf_alloc::Settings { quarantine_after: settings.quarantine_after, promised_before };
@@ -103,12 +104,14 @@ impl Registry {
             settings,
         };
         registry.hosts.set_rights(rights);
+        // Networks first: leases are restored into their pools.
         registry.change_networks().restore(networks, loaded.networks)?;
         for record in loaded.attachments {
             registry.check_bridge_of(&record)?;
             registry.restore_attachment(record)?;
         }
         registry.networks.withhold_used(&registry.entries);
+        // After the leases: an address that is held again is not in cool-down.
         registry.networks.restore_cool_downs(loaded.cooling);
         Ok(registry)
     }
@@ -213,6 +216,7 @@ impl Registry {
         if let Some(entry) = self.entries.remove(id) {
             match entry.vf_return() {
                 VfReturn::Gone => {
+                    // Unavailable until a host advertises it again.
                     self.vfs.withdraw(entry.record().vf, "its host has not offered it");
                     self.vfs.forget(&id);
                 }
@@ -227,6 +231,7 @@ impl Registry {
     /// fault.
     pub(crate) fn forget(&mut self, id: AttachmentId, failed: Option<&str>, now: u64) {
         match failed {
+            // Counts towards the quarantine of the VF.
             Some(reason) => self.vfs.fail(&id, reason),
             None => self.vfs.forget(&id),
         };
@@ -288,6 +293,7 @@ impl Registry {
                 entry.note_representor(present.contains(&record.vf));
             }
         }
+        // Before `set_ports`, which overwrites the previous state.
         self.note_lost_representors(&present);
         self.vfs.set_ports(present);
     }

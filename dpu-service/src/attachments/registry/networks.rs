@@ -88,6 +88,7 @@ impl PooledNetworks {
             Some(name) => self.by_name.get(name),
             None => self.by_name.values().find(|entry| entry.network.default),
         };
+        // A closing network looks deleted to new attachments.
         found.filter(|entry| !entry.closing).ok_or_else(|| self.unknown(name))
     }
 
@@ -278,6 +279,7 @@ impl PooledNetworks {
             return shape.make_pools(self.cool_down).map(drop);
         };
         let (resized, removed) = pair(network, &entry.pools);
+        // Tried on copies: a refused change must leave the pools unchanged.
         for (subnet, old) in resized {
             match old {
                 Some(old) => shape.check_resize(&entry.pools[old], subnet, self.cool_down)?,
@@ -406,6 +408,7 @@ impl PooledNetworks {
         origin: Origin,
         attachments: &Entries,
     ) -> Result<(), Failure> {
+        // First: after `take` below, a failure would lose the network.
         self.check(&network, attachments)?;
         let shape = self.shape(&network, attachments);
         let before = self.take(&network.name);

@@ -40,6 +40,7 @@ impl Registry {
     ) -> Result<Arc<Record>, Failure> {
         check_room(self.entries.len(), self.settings.attachments)?;
         let rights = self.hosts.rights(&spec.key.host);
+        // Before the lookup: a host must not learn whether a network exists that it may not use.
         rights.check_name(&spec.key.host, spec.network.as_deref())?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
@@ -55,6 +56,7 @@ impl Registry {
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
+        // Each failure undoes the earlier reservations: a refusal leaves nothing behind.
         let leases = leases.inspect_err(|_| {
             self.vfs.forget(&id);
         })?;

@@ -134,6 +134,7 @@ impl Stage {
 
     /// The journal has the attachment.
     pub(super) fn record(&mut self) {
+        // Not after a release, which may overtake the commit.
         if let Self::Reserved(host) = *self {
             *self = Self::Recorded { programmed: None, host };
         }
@@ -186,6 +187,7 @@ impl Stage {
 
     /// Starts or continues the release. `vf` states where the VF is; an earlier report of its return is kept.
     pub(super) fn release(&mut self, vf: VfReturn) {
+        // An earlier report of the return stays valid: a repeated release without one must not revert it.
         let vf = vf.max(self.vf_return());
         let since = match self {
             Self::Releasing { since, .. } => *since,

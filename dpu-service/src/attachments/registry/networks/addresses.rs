@@ -51,6 +51,7 @@ impl PooledNetworks {
                 .is_some_and(|cool_down| cool_down.is_of(spec))
                 && let Some(pool) = self.pool_with(&at)
             {
+                // The former owner need not wait. If the attach fails, the cool-down continues.
                 pool.end_rest(address);
             }
             leases.push(self.request(network, id, address, now)?);
@@ -93,6 +94,7 @@ impl PooledNetworks {
         let entry = self.get_mut(&network.name).ok_or_else(|| gone(network))?;
         let pools = entry.pools.iter_mut().filter(|pool| of_family(&pool.spec().cidr));
         let mut pools: Vec<_> = pools.collect();
+        // First any address that is not in cool-down, of all subnets.
         for pool in &mut pools {
             if let Some(address) = pool.allocate_free(id, now) {
                 return Ok(lease(network, pool.spec().cidr, address));
@@ -215,6 +217,7 @@ impl PooledNetworks {
         let stays = |cool_down: &Cooling| cool_down.until > now || held.contains(&cool_down.of);
         let (kept, mut over): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.cool_downs).into_iter().partition(stays);
+        // Cool-downs of one address share a row, which stays until the last one has ended.
         let again: HashSet<_> = kept.iter().map(|cool_down| &cool_down.of).collect();
         over.retain(|cool_down| !again.contains(&cool_down.of));
         self.cool_downs = kept;
