@@ -221,7 +221,7 @@ fn hosts_faults(shared: &Shared) -> Vec<Fault> {
 mod tests {
     use super::*;
 
-    fn told(reasons: &[ConditionReason]) -> String {
+    fn shown(reasons: &[ConditionReason]) -> String {
         let faults: Vec<_> = reasons.iter().map(|reason| Fault::of_dpu(*reason, "why")).collect();
         not_serving(&faults).map(|fault| fault.message).unwrap_or_default()
     }
@@ -230,10 +230,10 @@ mod tests {
     fn invalid_certificate_ends_no_session() {
         for reason in [ConditionReason::CertificateExpired, ConditionReason::CertificateNotYetValid]
         {
-            assert_eq!(told(&[reason]), format!("{NO_NEW_SESSIONS}: see that condition"));
+            assert_eq!(shown(&[reason]), format!("{NO_NEW_SESSIONS}: see that condition"));
         }
-        let away = told(&[ConditionReason::FabricUnavailable]);
+        let away = shown(&[ConditionReason::FabricUnavailable]);
         assert_eq!(away, "this DPU attaches no pods until FabricReady is true: see that condition");
-        assert_eq!(told(&[ConditionReason::CertificateExpiring]), "");
+        assert_eq!(shown(&[ConditionReason::CertificateExpiring]), "");
     }
 }

@@ -9,7 +9,7 @@ use clap::Parser;
 use dpu_service::{
     arguments::Arguments,
     config::Config,
-    milestones::Milestone,
+    kill_points::Milestone,
     programmer::STEPS,
     service::{self, StartFile},
 };

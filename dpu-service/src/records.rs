@@ -382,10 +382,10 @@ mod tests {
     #[test]
     fn failed_write_names_the_file_and_remedy() {
         let source = Arc::new(std::io::Error::from_raw_os_error(28));
-        let told =
+        let shown =
             unavailable(&WriteError::Failed { path: Path::new("/state/journal").into(), source });
-        assert!(told.message.contains("journal /state/journal: No space left"), "{told}");
-        assert!(told.message.contains("make room on its disk"), "{told}");
+        assert!(shown.message.contains("journal /state/journal: No space left"), "{shown}");
+        assert!(shown.message.contains("make room on its disk"), "{shown}");
     }
 
     #[test]

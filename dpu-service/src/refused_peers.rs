@@ -127,12 +127,12 @@ mod tests {
         peers.remember(address(1), Some(&holder), "unknown");
         peers.remember(address(2), None, "too slow");
         peers.remember(address(1), Some(&holder), "expired");
-        let told: Vec<_> =
+        let shown: Vec<_> =
             peers.all().into_iter().map(|peer| (peer.name, peer.reason, peer.count)).collect();
         let expected = [("host/node-7", "expired", 2), ("", "too slow", 1)];
         let expected =
             expected.map(|(name, reason, count)| (name.to_owned(), reason.into(), count));
-        assert_eq!(told, expected);
+        assert_eq!(shown, expected);
         peers.forget(address(1));
         assert_eq!(peers.all().len(), 1);
         peers.lock()[0].at -= KEPT_FOR + SignedDuration::from_secs(1);

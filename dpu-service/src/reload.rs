@@ -140,17 +140,17 @@ mod tests {
 
     #[test]
     fn message_names_settings_that_need_a_restart() {
-        let told =
+        let shown =
             in_part(Path::new("/s.toml"), &["listen", "limits.watchers"].map(ToOwned::to_owned));
-        let (in_force, waiting) = told.split_once("; ").unwrap();
-        assert!(in_force.contains("`log.level` of /s.toml"), "{told}");
-        assert!(waiting.ends_with(": `listen`, `limits.watchers`"), "{told}");
+        let (in_force, waiting) = shown.split_once("; ").unwrap();
+        assert!(in_force.contains("`log.level` of /s.toml"), "{shown}");
+        assert!(waiting.ends_with(": `listen`, `limits.watchers`"), "{shown}");
     }
 
     #[test]
     fn each_mistake_has_a_sentence() {
-        let told = unchanged("/s.toml: one\n/s.toml: another");
-        let [one, another] = &told[..] else { panic!("{told:?}") };
+        let shown = unchanged("/s.toml: one\n/s.toml: another");
+        let [one, another] = &shown[..] else { panic!("{shown:?}") };
         assert!(one.ends_with(" /s.toml: one") && another.ends_with(" /s.toml: another"));
     }
 }

@@ -28,7 +28,7 @@ use prost_types::FileDescriptorSet;
 
 use raw::{Outcome, call};
 use service_support::Setup;
-use world::{Strangers, World};
+use world::{UntrustedCallers, World};
 
 /// Result of a call and its effect on node-1's attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +270,7 @@ async fn try_row(setup: &Setup, (path, message, expected): Row) {
         world.attach().await;
         let before = world.attachments().await;
         let outcome = call(world.channel(role, name), path, message(&world)).await;
-        assert_eq!(seen(outcome), told(expected), "{case}");
+        assert_eq!(seen(outcome), shown(expected), "{case}");
         let after = world.attachments().await;
         assert_eq!(after != before, expected == Ends, "{case}: {before:?}, {after:?}");
     }
@@ -278,21 +278,21 @@ async fn try_row(setup: &Setup, (path, message, expected): Row) {
 
 /// A caller without a certificate of this CA that names one known role gets no connection.
 #[test]
-fn strangers_get_no_connection() {
+fn untrusted_callers_get_no_connection() {
     let setup = world::setup();
     let _service = setup.start();
-    let strangers = Strangers::new(&setup);
+    let untrusted = UntrustedCallers::new(&setup);
     let names = ["dpu-dpu-1", "robot", "elsewhere", "named", "two-faced", "expired", "foreign"];
-    for stranger in names.map(Some).into_iter().chain([None]) {
-        let heard = strangers.knock(stranger);
-        assert!(heard.contains("SSL alert number"), "{stranger:?}: {heard}");
+    for unknown_host in names.map(Some).into_iter().chain([None]) {
+        let received = untrusted.send_raw(unknown_host);
+        assert!(received.contains("SSL alert number"), "{unknown_host:?}: {received}");
     }
-    let heard = strangers.knock_in_the_clear();
+    let received = untrusted.send_without_tls();
     // A TLS alert, or nothing.
-    assert!(matches!(heard.first(), None | Some(21)), "{heard:?}");
+    assert!(matches!(received.first(), None | Some(21)), "{received:?}");
     // The same bytes are accepted with a valid certificate.
-    let heard = strangers.knock(Some("viewer"));
-    assert!(!heard.contains("SSL alert number"), "{heard}");
+    let received = untrusted.send_raw(Some("viewer"));
+    assert!(!received.contains("SSL alert number"), "{received}");
     println!("figure: {} kinds of strangers refused a connection", names.len() + 2);
 }
 
@@ -302,7 +302,7 @@ enum Seen {
     Refused(Reason),
 }
 
-fn told(expected: Expected) -> Seen {
+fn shown(expected: Expected) -> Seen {
     match expected {
         Answer | Ends => Seen::Answer,
         Refused(reason) => Seen::Refused(reason),

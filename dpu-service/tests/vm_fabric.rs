@@ -314,7 +314,7 @@ fn filters_in_software_are_counted_as_such() {
     let place = "dev pf0vf0 ingress pref 7 protocol ip";
     dpu.netns.run(&format!("tc filter add {place} flower src_ip 10.9.0.1 action pass"));
     let filters = dpu.netns.json(&format!("tc -j filter show {place}"));
-    let is_told = |filter: &Value| filter["options"]["not_in_hw"] == true;
-    assert!(filters.as_array().unwrap().iter().any(is_told), "{filters}");
+    let is_shown = |filter: &Value| filter["options"]["not_in_hw"] == true;
+    assert!(filters.as_array().unwrap().iter().any(is_shown), "{filters}");
     assert_eq!(offloaded(), Offloaded { rules: 2, in_hardware: 0 });
 }

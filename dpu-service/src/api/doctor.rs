@@ -79,7 +79,7 @@ async fn turn(examination: &Mutex<()>, limit: Duration) -> Result<MutexGuard<'_,
 }
 
 fn busy() -> Failure {
-    let busy = "another examination of hosts and DPU is in progress, and only one runs at a time: try again";
+    let busy = "another examination of hosts and DPU is in progress, and they run one at a time: try again";
     Failure::new(Reason::Overloaded, busy)
 }
 
@@ -255,7 +255,7 @@ mod tests {
         v1::Diagnosis { hosts, differences, ..v1::Diagnosis::default() }
     }
 
-    fn told(diagnosis: &v1::Diagnosis) -> Vec<(&str, &str, v1::DifferenceState)> {
+    fn shown(diagnosis: &v1::Diagnosis) -> Vec<(&str, &str, v1::DifferenceState)> {
         let all = diagnosis.differences.iter();
         all.map(|found| (found.host.as_str(), found.code.as_str(), found.state())).collect()
     }
@@ -265,7 +265,7 @@ mod tests {
         let first = vec![on("a", Finding::VfDiffers), on("a", Finding::VfElsewhere)];
         let second = vec![on("a", Finding::VfElsewhere), on("b", Finding::VfDiffers)];
         let confirmed = confirmed(first, diagnosis("", second));
-        assert_eq!(told(&confirmed), [("a", "VF_ELSEWHERE", v1::DifferenceState::Found)]);
+        assert_eq!(shown(&confirmed), [("a", "VF_ELSEWHERE", v1::DifferenceState::Found)]);
     }
 
     #[test]
@@ -277,14 +277,14 @@ mod tests {
             ("b", "HOST_NOT_EXAMINED", v1::DifferenceState::Found),
             ("b", "VF_DIFFERS", v1::DifferenceState::Found),
         ];
-        assert_eq!(told(&confirmed), expected);
+        assert_eq!(shown(&confirmed), expected);
     }
 
     #[test]
     fn silent_host_is_reported_once() {
         let silent = || vec![on("b", Finding::HostNotExamined)];
         let confirmed = confirmed(silent(), diagnosis("it did not answer", silent()));
-        assert_eq!(told(&confirmed).len(), 1);
+        assert_eq!(shown(&confirmed).len(), 1);
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
             ("a", "VF_DIFFERS", v1::DifferenceState::Mended),
             ("b", "VF_DIFFERS", v1::DifferenceState::Unmended),
         ];
-        assert_eq!(told(&outcome), expected);
+        assert_eq!(shown(&outcome), expected);
         assert!(outcome.differences[2].why.ends_with(problem), "{outcome:?}");
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let mut left = diagnosis("", Vec::new());
         left.hosts[1].differences_left_out = 7;
         let outcome = outcome(vec![on("b", Finding::VfDiffers)], left, &HashMap::new());
-        assert_eq!(told(&outcome), [("b", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
+        assert_eq!(shown(&outcome), [("b", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
         assert_eq!(fit(outcome, LARGEST).differences_left_out, 7);
     }
 
@@ -316,18 +316,18 @@ mod tests {
         let left = diagnosis("", vec![on("a", Finding::VfDiffers)]);
         let obstacles = [(identity(&left.differences[0]), "p0v1 exists".to_owned())].into();
         let outcome = outcome(vec![on("a", Finding::VfDiffers)], left, &obstacles);
-        assert_eq!(told(&outcome), [("a", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
-        let told = &outcome.differences[0];
-        assert_eq!(told.why, "p0v1 exists");
-        assert!(!told.advice.contains("--fix"), "{told:?}");
+        assert_eq!(shown(&outcome), [("a", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
+        let shown = &outcome.differences[0];
+        assert_eq!(shown.why, "p0v1 exists");
+        assert!(!shown.advice.contains("--fix"), "{shown:?}");
     }
 
     #[test]
     fn differences_are_bounded_in_bytes() {
         let limit = 100 * offload_proto::encoded_len(&on("a", Finding::VfDiffers));
         let all = diagnosis("", vec![on("a", Finding::VfDiffers); 5000]);
-        let told = fit(all, limit);
-        assert_eq!(told.differences_left_out, 5000 - told.differences.len() as u64);
-        assert!((90..=100).contains(&told.differences.len()), "{}", told.differences.len());
+        let shown = fit(all, limit);
+        assert_eq!(shown.differences_left_out, 5000 - shown.differences.len() as u64);
+        assert!((90..=100).contains(&shown.differences.len()), "{}", shown.differences.len());
     }
 }

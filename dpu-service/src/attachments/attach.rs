@@ -26,7 +26,7 @@ use crate::{
     driver::Fault,
     events::EventKind,
     host::{Asked, SessionId},
-    milestones::Milestone,
+    kill_points::Milestone,
     model::{AttachSpec, AttachmentView, FurtherLease, Lease, LeaseSpec, Record, WantedAddress},
     programmer::{self, ProgramError},
     records::Changes,

@@ -11,7 +11,7 @@ use super::{
     registry::{Entry, VfReturn},
 };
 use crate::{
-    milestones::Milestone,
+    kill_points::Milestone,
     model::{AttachmentKey, AttachmentView, HostName, Record},
 };
 

@@ -24,7 +24,7 @@ use crate::{
     author::{Author, Cause},
     events::{EndedAttachment, EventKind},
     host::{HostTime, SessionId},
-    milestones::Milestone,
+    kill_points::Milestone,
     model::{AttachmentId, AttachmentKey, AttachmentView, Phase, Record},
     records::Changes,
     sessions::HostCommand,

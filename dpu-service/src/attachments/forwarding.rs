@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{engine::Engine, registry::Entry, unknown};
 use crate::{
-    milestones::Milestone,
+    kill_points::Milestone,
     model::{AttachmentId, HostName},
 };
 

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     events::EventKind,
     host::{Hello, Inventory, LiveAttachment, SessionId},
-    milestones::Milestone,
+    kill_points::Milestone,
     model::{AttachmentId, HostName, Record},
     sessions::{HostCommand, Session},
 };

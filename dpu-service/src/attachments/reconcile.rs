@@ -22,7 +22,7 @@ use super::{
 use crate::{
     author::{Author, Cause},
     events::EventKind,
-    milestones::Milestone,
+    kill_points::Milestone,
     model::{AttachmentId, Record},
     programmer::{ProgramError, Repaired},
     records::Changes,

@@ -47,7 +47,7 @@ pub struct Settings {
     /// How long an attach waits for a representor that the card has not created yet.
     pub representor_wait: Duration,
     /// How long a representor may be missing, as during a reset of its card, before a condition reports it.
-    pub missing_told_after: Duration,
+    pub missing_reported_after: Duration,
 }
 
 impl Default for Settings {
@@ -63,7 +63,7 @@ impl Default for Settings {
             gateway: GatewaySettings::default(),
             own_ports: Vec::new(),
             representor_wait: Duration::from_secs(2),
-            missing_told_after: Duration::from_secs(5),
+            missing_reported_after: Duration::from_secs(5),
         }
     }
 }

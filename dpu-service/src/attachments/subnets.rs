@@ -88,14 +88,14 @@ mod tests {
 
     #[test]
     fn invalid_subnet_changes_are_refused_by_name() {
-        for (add, told) in [
+        for (add, shown) in [
             ("{ cidr = '10.1.0.0/24' }", "subnet 10.1.0.0/24 already"),
             ("{ cidr = '10.2.0.1/24' }", "10.2.0.1/24 has host bits"),
             ("{ cidr = '10.2.0.0/24', gateway = '10.3.0.1' }", "gateway 10.3.0.1 is outside"),
         ] {
             let failure = change(add, &[]).made_of(network(TEN)).unwrap_err();
             assert_eq!(failure.reason, Reason::InvalidRequest);
-            assert!(failure.message.contains(told), "{failure}");
+            assert!(failure.message.contains(shown), "{failure}");
             assert!(failure.message.contains("network \"red\""), "{failure}");
         }
     }

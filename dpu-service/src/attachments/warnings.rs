@@ -118,7 +118,7 @@ fn by_hosts(registry: &Registry) -> Vec<Fault> {
 }
 
 fn of_host(registry: &Registry, host: &HostName, suspects: &[&Entry]) -> Vec<Fault> {
-    let grace = registry.settings().missing_told_after;
+    let grace = registry.settings().missing_reported_after;
     let faults = [
         (ConditionReason::RepresentorMissing, without_representors(suspects, grace)),
         (ConditionReason::RepairFailed, beyond_repair(suspects)),

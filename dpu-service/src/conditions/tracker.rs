@@ -246,7 +246,7 @@ mod tests {
         vec![Fault { reason: REASON, object: object.into(), message: "no carrier".into() }]
     }
 
-    fn told(tracker: &Tracker) -> Vec<Condition> {
+    fn text(tracker: &Tracker) -> Vec<Condition> {
         let all = tracker.conditions(true).into_iter();
         all.filter(|condition| condition.kind == REASON.condition()).collect()
     }
@@ -267,9 +267,9 @@ mod tests {
         let mut tracker = Tracker::new(clock.0);
         tracker.observe(Vec::new(), Moment::now());
         assert_eq!(tracker.observe(down("uplink/p0"), clock.after(0)), []);
-        assert_eq!(told(&tracker)[0].status, ConditionStatus::True);
+        assert_eq!(text(&tracker)[0].status, ConditionStatus::True);
         let turned = tracker.observe(down("uplink/p0"), clock.after(1000));
-        assert_eq!(turned, told(&tracker));
+        assert_eq!(turned, text(&tracker));
         let expected = (ConditionStatus::False, "UPLINK_DOWN", "uplink/p0", clock.0.time);
         let Condition { status, reason, object, since, .. } = &turned[0];
         assert_eq!((*status, *reason, &**object, *since), expected);
@@ -281,16 +281,16 @@ mod tests {
         let clock = Clock(Moment::now());
         let mut tracker = Tracker::new(clock.0);
         assert_eq!(tracker.observe(down("uplink/p0"), clock.after(0)), [], "nothing has turned");
-        let Condition { status, reason, object, message, .. } = &told(&tracker)[0];
+        let Condition { status, reason, object, message, .. } = &text(&tracker)[0];
         assert_eq!((*status, *reason), (ConditionStatus::Unknown, "UPLINK_DOWN"));
         assert_eq!((object.as_str(), message.as_str()), ("uplink/p0", "no carrier"));
         tracker.observe(down("uplink/p0"), clock.after(1000));
-        assert_eq!(told(&tracker)[0].status, ConditionStatus::False);
+        assert_eq!(text(&tracker)[0].status, ConditionStatus::False);
 
         let mut tracker = Tracker::new(clock.0);
         tracker.observe(down("uplink/p0"), clock.after(0));
         assert_eq!(tracker.observe(Vec::new(), clock.after(500)), []);
-        assert_eq!(told(&tracker)[0].status, ConditionStatus::True);
+        assert_eq!(text(&tracker)[0].status, ConditionStatus::True);
     }
 
     #[test]
@@ -313,12 +313,12 @@ mod tests {
         assert_eq!(tracker.observe(Vec::new(), clock.after(2900)), []);
         assert_eq!(tracker.observe(down("uplink/p0"), clock.after(2950)), [], "it flaps");
         assert_eq!(tracker.observe(Vec::new(), clock.after(4900)), []);
-        assert_eq!(told(&tracker)[0].since, clock.0.time);
+        assert_eq!(text(&tracker)[0].since, clock.0.time);
         let turned = tracker.observe(Vec::new(), clock.after(4950));
         assert_eq!(turned[0].status, ConditionStatus::True);
         let since = clock.after(4950).time;
         assert_eq!(
-            (told(&tracker)[0].status, told(&tracker)[0].since),
+            (text(&tracker)[0].status, text(&tracker)[0].since),
             (ConditionStatus::True, since)
         );
     }
@@ -331,7 +331,7 @@ mod tests {
         tracker.observe(both(), clock.after(0));
         assert_eq!(tracker.observe(both(), clock.after(1000)).len(), 2);
         tracker.observe(down("uplink/p1"), clock.after(3000));
-        let objects: Vec<_> = told(&tracker).into_iter().map(|it| it.object).collect();
+        let objects: Vec<_> = text(&tracker).into_iter().map(|it| it.object).collect();
         assert_eq!(objects, ["uplink/p1"]);
     }
 

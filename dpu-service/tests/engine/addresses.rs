@@ -75,11 +75,11 @@ async fn cooling_address_is_given_to_others_last() {
     let mut configuration = configuration();
     configuration.networks =
         vec![network("name = 'tiny'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/29'\n")];
-    let resting = dpu_service::attachments::Settings {
+    let with_cool_down = dpu_service::attachments::Settings {
         address_cool_down: Duration::from_secs(600),
         ..settings()
     };
-    let mut world = World::with(configuration, resting, 8).await;
+    let mut world = World::with(configuration, with_cool_down, 8).await;
     let first = world.attached("a").await.record.leases.clone();
     world.detach("a").await;
     world.restart().await;
@@ -103,10 +103,10 @@ async fn cooling_address_is_given_to_others_last() {
 }
 
 /// A world with a cool-down.
-async fn resting() -> World {
+async fn with_cool_down() -> World {
     let address_cool_down = Duration::from_secs(600);
-    let resting = dpu_service::attachments::Settings { address_cool_down, ..settings() };
-    World::with(configuration(), resting, 4).await
+    let with_cool_down = dpu_service::attachments::Settings { address_cool_down, ..settings() };
+    World::with(configuration(), with_cool_down, 4).await
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn a_cooling_address_is_free_for_others_afterwards() {
 #[tokio::test]
 async fn cooling_address_is_leased_to_its_former_owner() {
     const ADDRESS: &str = "10.1.0.77";
-    let mut world = resting().await;
+    let mut world = with_cool_down().await;
     let pod = |name: &str| Pod { namespace: "shop".into(), name: name.into(), uid: name.into() };
     let mac = Some("02:5e:00:00:00:01".parse().unwrap());
     let first = AttachSpec { pod: pod("cart-0"), mac, ..asking_for("first", &[ADDRESS]) };
@@ -170,13 +170,13 @@ async fn cooling_address_is_leased_to_its_former_owner() {
         }
         let refused = world.attach(asking_for("first", &[ADDRESS])).await;
         assert_eq!(refused.unwrap_err().reason, Reason::AddressInUse);
-        world = resting().await;
+        world = with_cool_down().await;
     }
 }
 
 #[tokio::test]
 async fn failed_attach_leaves_the_cool_down() {
-    let world = resting().await;
+    let world = with_cool_down().await;
     let asked = asking_for("first", &["10.1.0.77", "fd00:1::77"]);
     world.attach(asked.clone()).await.unwrap();
     world.detach("first").await;
@@ -201,11 +201,11 @@ async fn free_subnet_comes_before_cooling_addresses() {
         ),
         network("name = 'one'\n[[subnets]]\ncidr = '10.8.0.0/31'\n"),
     ];
-    let resting = dpu_service::attachments::Settings {
+    let with_cool_down = dpu_service::attachments::Settings {
         address_cool_down: Duration::from_secs(600),
         ..settings()
     };
-    let world = World::with(configuration, resting, 8).await;
+    let world = World::with(configuration, with_cool_down, 8).await;
     let on_one = |pod: &str| AttachSpec { network: Some("one".into()), ..spec(pod) };
     for pod in ["a", "b"] {
         world.attach(spec(pod)).await.unwrap();

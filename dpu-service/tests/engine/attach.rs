@@ -35,22 +35,22 @@ async fn await_port_returns_when_the_port_forwards() {
     let view = world.attach(spec("pod")).await.unwrap();
     let (id, vf) = (view.record.id, view.record.vf);
     assert!(world.engine.forwards(id).await);
-    world.kernel.meddle(vf, |port| port.is_waiting_for_vf = true);
+    world.kernel.change_port(vf, |port| port.is_waiting_for_vf = true);
     assert!(!world.engine.forwards(id).await);
 
     let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
     assert!(!world.engine.await_port(&host(), id, short).await.unwrap());
     let carrier = async {
         tokio::task::yield_now().await;
-        world.kernel.meddle(vf, |port| port.is_waiting_for_vf = false);
+        world.kernel.change_port(vf, |port| port.is_waiting_for_vf = false);
         world.engine.kernel_changed();
     };
     let host = host();
-    let (told, ()) = tokio::join!(world.engine.await_port(&host, id, long), carrier);
-    assert!(told.unwrap());
+    let (output, ()) = tokio::join!(world.engine.await_port(&host, id, long), carrier);
+    assert!(output.unwrap());
 
-    let stranger = HostName("node-2".into());
-    let refused = world.engine.await_port(&stranger, id, short).await.unwrap_err();
+    let unknown_host = HostName("node-2".into());
+    let refused = world.engine.await_port(&unknown_host, id, short).await.unwrap_err();
     assert_eq!(refused.reason, Reason::AttachmentUnknown);
 }
 
@@ -201,7 +201,7 @@ async fn check_names_the_missing_step() {
     let view = world.attached("pod").await;
     let check = || world.engine.check(key("pod"), Some(view.record.id));
     assert_eq!(check().await.unwrap().record, view.record);
-    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    world.kernel.change_port(view.record.vf, |port| port.membership = None);
     let failure = check().await.unwrap_err();
     assert_eq!(failure.reason, Reason::CheckFailed);
     assert!(failure.message.contains("fabric-join"), "{failure}");
@@ -262,7 +262,7 @@ async fn attachment_is_found_by_id_prefix() {
 #[tokio::test]
 async fn a_host_that_is_not_served_gets_nothing() {
     let world = World::new().await;
-    let mut stranger = spec("pod");
-    stranger.key.host = HostName("node-9".into());
-    assert_eq!(world.refused(stranger).await, Reason::HostUnknown);
+    let mut unknown_host = spec("pod");
+    unknown_host.key.host = HostName("node-9".into());
+    assert_eq!(world.refused(unknown_host).await, Reason::HostUnknown);
 }

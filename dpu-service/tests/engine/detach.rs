@@ -42,7 +42,7 @@ async fn a_vf_that_is_not_back_is_held() {
     assert_eq!(world.refused(spec("other")).await, Reason::Releasing);
     // First still in the pod, then back.
     let tell = async |in_use: &[FunctionId]| {
-        world.say_inventory(&inventory(&world.kernel, in_use)).await;
+        world.send_inventory(&inventory(&world.kernel, in_use)).await;
     };
     tell(&[view.record.vf]).await;
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
@@ -117,7 +117,7 @@ async fn vf_in_reset_may_be_requested_again() {
 
 /// A VF never goes to another host, so another host's release frees none.
 #[tokio::test]
-async fn vfs_leaving_another_host_are_not_awaited() {
+async fn vfs_released_by_another_host_are_not_awaited() {
     let mut file = for_both();
     file.pools = vec![toml::from_str("name = 'both'\nselect = ['p0', 'p1']").unwrap()];
     file.networks.iter_mut().for_each(|network| network.pool = "both".into());
@@ -209,12 +209,12 @@ async fn forgotten_attachment_does_not_wait_for_its_vf() {
     let view = world.attached("pod").await;
     world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     let without_vf = without(&world, view.record.vf);
-    world.say_inventory(&without_vf).await;
+    world.send_inventory(&without_vf).await;
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing), "a pod may have the VF");
     world.engine.operators().release(view.record.id, true, "gone".into()).await.unwrap();
     assert_eq!(world.state("pod"), None);
     assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1, "its host has not offered the VF");
-    world.say_inventory(&inventory(&world.kernel, &[])).await;
+    world.send_inventory(&inventory(&world.kernel, &[])).await;
     assert_eq!(free_vfs(&world).await, usize::from(VFS));
     world.check();
 }

@@ -44,8 +44,8 @@ async fn a_repeated_attach_that_fails_leaves_the_attachment() {
     let view = world.attached("pod").await;
     world.restart().await;
     let pending = vec![key("pod")];
-    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
-    world.kernel.meddle(view.record.vf, |port| port.representor.mtu = 1280);
+    world.connect(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.kernel.change_port(view.record.vf, |port| port.representor.mtu = 1280);
     world.kernel.refuse("set_mtu", 1);
     assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
     assert!(world.kernel.port(view.record.vf).membership.is_some(), "it goes on working");
@@ -129,7 +129,7 @@ async fn vf_with_repeated_failures_is_quarantined() {
 
 #[tokio::test]
 async fn faults_shared_by_all_ports_quarantine_none() {
-    for (fault, told) in [
+    for (fault, shown) in [
         (Fault::Elsewhere, Reason::ProgrammingFailed),
         (Fault::FabricFull, Reason::FabricFull),
         (Fault::FabricAway, Reason::FabricUnavailable),
@@ -145,7 +145,7 @@ async fn faults_shared_by_all_ports_quarantine_none() {
                     ..Bandwidth::default()
                 };
                 let spec = AttachSpec { bandwidth, ..spec("pod") };
-                assert_eq!(world.refused(spec).await, told, "{method}");
+                assert_eq!(world.refused(spec).await, shown, "{method}");
             }
         }
         assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 0);

@@ -43,13 +43,13 @@ async fn rebooted_host_without_the_vf_ends_its_attachment() {
         if !is_listed_at_first {
             hello.inventory = without_vf.clone();
         }
-        world.say(hello).await;
+        world.connect(hello).await;
         let state = is_listed_at_first.then_some(AttachmentState::Releasing);
         assert_eq!(world.state("a"), state);
-        world.say_inventory(&without_vf).await;
+        world.send_inventory(&without_vf).await;
         assert_eq!(world.state("a"), None);
         assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1, "its host has not offered the VF");
-        world.say_inventory(&inventory(&world.kernel, &[])).await;
+        world.send_inventory(&inventory(&world.kernel, &[])).await;
         assert_eq!(free_vfs(&world).await, usize::from(VFS));
         world.check();
     }
@@ -92,19 +92,19 @@ async fn lost_attachment_stays_until_its_vf_returns() {
         let lost = world.attached("lost").await;
         let mut events = world.engine.events().watch();
         let without_records = hello_where(&world, lost.record.vf, &condition);
-        world.say(without_records.clone()).await;
+        world.connect(without_records.clone()).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
         assert!(world.warnings()[0].contains(&lost.record.id.to_string()));
-        world.say_inventory(&without_records.inventory).await;
-        world.say(without_records).await;
+        world.send_inventory(&without_records.inventory).await;
+        world.connect(without_records).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
         world.check();
-        let told = std::iter::from_fn(|| events.try_recv().ok());
-        let told = told.filter(|event| event.kind == EventKind::AttachmentUnclaimed);
-        assert_eq!(told.count(), 1);
+        let shown = std::iter::from_fn(|| events.try_recv().ok());
+        let shown = shown.filter(|event| event.kind == EventKind::AttachmentUnclaimed);
+        assert_eq!(shown.count(), 1);
 
         let inventory = inventory(&world.kernel, &[]);
-        world.say_inventory(&inventory).await;
+        world.send_inventory(&inventory).await;
         assert_eq!(world.state("lost"), None);
         assert_eq!(world.warnings(), [""; 0]);
         world.check();
@@ -125,7 +125,7 @@ async fn lost_attachment_can_be_detached_and_released() {
     for ending in 0..4 {
         let mut world = World::new().await;
         let lost = world.attached("lost").await;
-        world.say(hello_where(&world, lost.record.vf, &VfCondition::Missing)).await;
+        world.connect(hello_where(&world, lost.record.vf, &VfCondition::Missing)).await;
         match ending {
             0 => world.detach("lost").await,
             1 => {
@@ -135,14 +135,14 @@ async fn lost_attachment_can_be_detached_and_released() {
             2 => {
                 let boot_id = "boot-2".into();
                 let lost = hello_where(&world, lost.record.vf, &VfCondition::Missing);
-                world.say(Hello { boot_id, ..lost }).await;
+                world.connect(Hello { boot_id, ..lost }).await;
             }
             _ => {
                 // The host knows it again: it stays, whether its VF is clean or not.
                 assert_eq!(world.attach(spec("lost")).await.unwrap().record, lost.record);
                 assert_eq!(world.warnings(), [""; 0]);
                 let clean = inventory(&world.kernel, &[]);
-                world.say_inventory(&clean).await;
+                world.send_inventory(&clean).await;
                 assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
                 world.detach("lost").await;
             }
@@ -158,11 +158,11 @@ async fn detached_attachment_is_freed_by_the_next_inventory() {
     let world = World::new().await;
     world.attach(spec("pod")).await.unwrap();
     let clean = inventory(&world.kernel, &[]);
-    world.say_inventory(&clean).await;
+    world.send_inventory(&clean).await;
     assert_eq!(world.state("pod"), Some(AttachmentState::Programmed), "its call is under way");
     world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
-    world.say_inventory(&clean).await;
+    world.send_inventory(&clean).await;
     assert_eq!(world.state("pod"), None);
     world.check();
 }
@@ -172,7 +172,7 @@ async fn calls_under_way_are_left_to_be_repeated() {
     let mut world = World::new().await;
     let view = world.attach(spec("pending")).await.unwrap();
     let pending = vec![key("pending")];
-    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.connect(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     assert_eq!(world.attach(spec("pending")).await.unwrap().record, view.record);
     world.check();
     // The next session neither has nor expects it.
@@ -237,7 +237,7 @@ async fn vf_of_an_unrecorded_attachment_is_quarantined() {
     world.detach("strange").await;
     let live = vec![live(&known, true), live(&strange, true)];
     let in_use = [known.record.vf, strange.record.vf];
-    world.say(Hello { live, ..hello(&world.kernel, "boot-1", &in_use) }).await;
+    world.connect(Hello { live, ..hello(&world.kernel, "boot-1", &in_use) }).await;
     let state = |vfs: Vec<dpu_service::attachments::VfView>| {
         vfs.into_iter().find(|vf| vf.vf == strange.record.vf).unwrap().state
     };
@@ -250,7 +250,7 @@ async fn vf_of_an_unrecorded_attachment_is_quarantined() {
     world.check();
     // The host detaches it after all.
     let clean = inventory(&world.kernel, &[known.record.vf]);
-    world.say_inventory(&clean).await;
+    world.send_inventory(&clean).await;
     assert_eq!(state(world.engine.operators().vfs().await.unwrap()), VfState::Free);
 }
 
@@ -268,7 +268,7 @@ async fn unrecorded_attachment_without_a_vf_is_harmless() {
 async fn vfs_no_longer_advertised_are_unavailable() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
-    world.say(Hello { live: vec![live(&view, true)], ..bare_hello() }).await;
+    world.connect(Hello { live: vec![live(&view, true)], ..bare_hello() }).await;
     assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
     assert_eq!(world.engine.operators().pools()[0].usage.absent, 3);
     assert_eq!(world.state("pod"), Some(AttachmentState::Attached));
@@ -286,8 +286,8 @@ async fn pfs_of_another_host_are_refused_by_name() {
     let failure = world.engine.hosts().hello(other, claim).await.unwrap_err();
     assert_eq!(failure.reason, Reason::NotAuthorised);
     assert!(failure.message.contains("p0") && !failure.message.contains("node-1"), "{failure}");
-    let stranger = HostName("node-9".into());
-    let failure = world.engine.hosts().hello(stranger, bare_hello()).await.unwrap_err();
+    let unknown_host = HostName("node-9".into());
+    let failure = world.engine.hosts().hello(unknown_host, bare_hello()).await.unwrap_err();
     assert_eq!(failure.reason, Reason::HostUnknown);
 }
 
@@ -297,7 +297,7 @@ async fn words_of_an_old_session_are_ignored() {
     let old = world.session_id();
     let view = world.attach(spec("pod")).await.unwrap();
     let pending = vec![key("pod")];
-    world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.connect(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     world.engine.hosts().attached(&host(), old, view.record.id);
     world.engine.hosts().goodbye(&host(), old, CLOSED, None);
     let nothing = dpu_service::host::Inventory::default();
@@ -309,7 +309,7 @@ async fn words_of_an_old_session_are_ignored() {
 }
 
 /// Events of the host since `events` was subscribed.
-fn told(events: &mut tokio::sync::broadcast::Receiver<Arc<Event>>) -> Vec<(EventKind, String)> {
+fn shown(events: &mut tokio::sync::broadcast::Receiver<Arc<Event>>) -> Vec<(EventKind, String)> {
     let all = std::iter::from_fn(|| events.try_recv().ok());
     all.filter(|event| event.subject == "node-1").map(|it| (it.kind, it.message.clone())).collect()
 }
@@ -318,9 +318,9 @@ fn told(events: &mut tokio::sync::broadcast::Receiver<Arc<Event>>) -> Vec<(Event
 async fn renewed_connection_continues_the_session() {
     let mut world = World::new().await;
     let (old, mut events) = (world.session_id(), world.engine.events().watch());
-    world.say(Hello { renewed: Some(old), ..hello(&world.kernel, "boot-1", &[]) }).await;
+    world.connect(Hello { renewed: Some(old), ..hello(&world.kernel, "boot-1", &[]) }).await;
     world.engine.hosts().goodbye(&host(), old, CLOSED, None);
-    let kinds: Vec<_> = told(&mut events).into_iter().map(|(kind, _)| kind).collect();
+    let kinds: Vec<_> = shown(&mut events).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [EventKind::HostRenewed]);
 }
 
@@ -330,7 +330,7 @@ async fn clean_stop_records_no_session_ends() {
     let mut events = world.engine.events().watch();
     world.engine.operators().set_draining(Some("the service is stopping".into()));
     world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, None);
-    assert_eq!(told(&mut events), []);
+    assert_eq!(shown(&mut events), []);
     assert!(!world.engine.hosts().list()[0].connected);
 }
 
@@ -355,17 +355,17 @@ async fn absent_host_has_a_reason() {
     let absence =
         |world: &World| world.engine.hosts().list()[0].absence.clone().unwrap_or_default();
     refuse(&world);
-    assert_eq!(told(&mut events).len(), 1);
+    assert_eq!(shown(&mut events).len(), 1);
     assert_eq!(absence(&world), "", "it is connected");
 
     let why = "expired";
     world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, Some(why.into()));
-    assert_eq!(told(&mut events), [(EventKind::HostDisconnected, why.to_owned())]);
+    assert_eq!(shown(&mut events), [(EventKind::HostDisconnected, why.to_owned())]);
     assert_eq!(absence(&world), why);
 
     refuse(&world);
-    let told = told(&mut events);
-    let [(EventKind::HostRefused, message)] = &told[..] else { panic!("{told:?}") };
+    let shown = shown(&mut events);
+    let [(EventKind::HostRefused, message)] = &shown[..] else { panic!("{shown:?}") };
     assert!(message.contains("127.0.0.1") && message.ends_with(": it expired"), "{message}");
     assert!(absence(&world).ends_with(": it expired"), "{}", absence(&world));
 
@@ -392,14 +392,14 @@ async fn inventory_older_than_a_detach_is_outdated() {
         unlisted.pfs[0].vfs.retain(|vf| vf.number != view.record.vf.vf);
 
         world.engine.detach(Detach { as_of: HostTime(11), ..detach_of("pod") }).await.unwrap();
-        world.say_inventory(&seen).await;
-        world.say_inventory(&unlisted).await;
+        world.send_inventory(&seen).await;
+        world.send_inventory(&unlisted).await;
         assert_eq!(free_vfs(&world).await, usize::from(VFS));
 
         seen.as_of = HostTime(12);
-        world.say_inventory(&seen).await;
+        world.send_inventory(&seen).await;
         assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1);
-        world.say_inventory(&inventory(&world.kernel, &[])).await;
+        world.send_inventory(&inventory(&world.kernel, &[])).await;
         world.check();
     }
 }
@@ -413,6 +413,6 @@ async fn the_clock_of_an_earlier_boot_outdates_nothing() {
     world.hello(&[]).await;
     let mut seen = inventory(&world.kernel, &[view.record.vf]);
     seen.as_of = HostTime(10);
-    world.say_inventory(&seen).await;
+    world.send_inventory(&seen).await;
     assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1);
 }

@@ -294,8 +294,8 @@ async fn each_finding_of_a_pod_begins_and_ends() {
     let id = world.attached("pod").await.record.id.to_string();
     let tell = |findings: Vec<Finding>| {
         let findings = findings.into_iter().map(|finding| finding.of(&id, "differs")).collect();
-        let told = PodFindings { findings, ..PodFindings::default() };
-        world.engine.hosts().reported(&host(), world.session_id(), told);
+        let shown = PodFindings { findings, ..PodFindings::default() };
+        world.engine.hosts().reported(&host(), world.session_id(), shown);
     };
     tell(vec![Finding::PodDiffers]);
     tell(vec![Finding::PodDiffers, Finding::KubeletVfUnused]);
@@ -322,8 +322,8 @@ async fn hosts_reports_of_one_subject_fold() {
     for number in 0..100 {
         let what = format!("change {number}");
         world.engine.hosts().repaired(&host(), world.session_id(), &id, &what);
-        let stranger = format!("stranger-{number}");
-        world.engine.hosts().repaired(&host(), world.session_id(), &stranger, &what);
+        let unknown_host = format!("stranger-{number}");
+        world.engine.hosts().repaired(&host(), world.session_id(), &unknown_host, &what);
     }
     let (all, _) = world.engine.events().list(&EventFilter::default());
     let repaired: Vec<_> = all.iter().filter(|event| event.kind == EventKind::Repaired).collect();
@@ -427,7 +427,7 @@ async fn invented_vfs_have_no_events_of_their_own() {
 }
 
 #[tokio::test]
-async fn session_that_replaces_an_open_one_says_so() {
+async fn replacing_an_open_session_is_reported() {
     let mut world = World::new().await;
     world.hello(&[]).await;
     let filter = EventFilter { kind: Some(EventKind::HostConnected), ..EventFilter::default() };

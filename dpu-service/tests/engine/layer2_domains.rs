@@ -76,7 +76,7 @@ async fn restart(world: &mut World, containers: &[&str]) {
     world.restart().await;
     let pending = containers.iter().map(|container| key(container)).collect();
     let hello = hello(&world.kernel, &world.boot_id, &[]);
-    world.say(Hello { pending, ..hello }).await;
+    world.connect(Hello { pending, ..hello }).await;
 }
 
 #[tokio::test]
@@ -112,8 +112,8 @@ async fn two_vlans_have_the_same_addresses() {
 
 #[tokio::test]
 async fn address_is_in_cool_down_in_its_domain() {
-    let resting = Settings { address_cool_down: Duration::from_secs(600), ..settings() };
-    let mut world = two_tenants(resting).await;
+    let cooling = Settings { address_cool_down: Duration::from_secs(600), ..settings() };
+    let mut world = two_tenants(cooling).await;
     let asked = |network: &str, container: &str| asking_for(network, container, "10.2.0.5");
     attached(&world, asked("acme", "a")).await;
     world.detach("a").await;
@@ -135,8 +135,8 @@ async fn address_is_in_cool_down_in_its_domain() {
 
 #[tokio::test]
 async fn changed_vlan_leaves_the_cool_down_behind() {
-    let resting = Settings { address_cool_down: Duration::from_secs(600), ..settings() };
-    let mut world = World::with(configuration(), resting, 8).await;
+    let cooling = Settings { address_cool_down: Duration::from_secs(600), ..settings() };
+    let mut world = World::with(configuration(), cooling, 8).await;
     let asked = |container: &str| asking_for("acme", container, "10.2.0.5");
     apply(&world, tenant("acme", 20, "10.2.0.0/29")).await.unwrap();
     attached(&world, asked("a")).await;

@@ -106,7 +106,7 @@ async fn subnets_with_leases_cannot_be_removed() {
     assert_eq!(changed(&world, "blue", overlapping).await, Err(Reason::InvalidRequest));
     world.detach("pod").await;
     assert_eq!(changed(&world, "blue", half.clone()).await, Ok(Applied::Changed));
-    assert_eq!(changed(&world, "blue", half).await, Ok(Applied::Unchanged), "nobody heard of it");
+    assert_eq!(changed(&world, "blue", half).await, Ok(Applied::Unchanged), "no change was reported");
     world.restart().await;
     let views = world.engine.networks().list();
     let blue = views.iter().find(|view| view.network.name == "blue").unwrap();
@@ -165,7 +165,7 @@ async fn network_in_use_is_deleted_only_by_force() {
     world.restart().await;
     let pending = vec![key("pod")];
     let hello = hello(&world.kernel, "boot-1", &[]);
-    world.say(Hello { pending, ..hello }).await;
+    world.connect(Hello { pending, ..hello }).await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let other = world.attach(on_blue("other")).await.unwrap();
     assert_ne!(view.record.leases, other.record.leases);
@@ -190,8 +190,8 @@ async fn named_networks_are_resolved_at_the_attach() {
     assert_eq!(apply(&world, with_rules(allow)).await, Ok(Applied::Created));
     let first = world.attach(on_blue("first")).await.unwrap().record;
     let sources = |record: &Record| {
-        let told = record.port_settings().openings.unwrap()[0].to_string();
-        told.split_once(" may ").unwrap().0.to_owned()
+        let shown = record.port_settings().openings.unwrap()[0].to_string();
+        shown.split_once(" may ").unwrap().0.to_owned()
     };
     assert_eq!(sources(&first), "10.2.0.0/24 10.3.0.0/24");
 
@@ -431,7 +431,7 @@ async fn network_with_an_unknown_bridge_is_refused() {
 
 #[tokio::test]
 async fn mapped_ports_need_a_fabric_with_gateways() {
-    for (fabric, told) in [("bridge", "gateway_mode = \"dpu\""), ("ovs", "no gateways")] {
+    for (fabric, shown) in [("bridge", "gateway_mode = \"dpu\""), ("ovs", "no gateways")] {
         let fabric = serde_json::from_value(fabric.into()).unwrap();
         let world = World::with(configuration(), Settings { fabric, ..settings() }, 1).await;
         let port_mappings = vec![PortMapping {
@@ -442,7 +442,7 @@ async fn mapped_ports_need_a_fabric_with_gateways() {
         }];
         let failure = world.attach(AttachSpec { port_mappings, ..spec("pod") }).await.unwrap_err();
         assert_eq!(failure.reason, Reason::Unsupported);
-        assert!(failure.message.contains(told), "{failure}");
+        assert!(failure.message.contains(shown), "{failure}");
     }
 }
 
@@ -553,14 +553,14 @@ async fn unsupported_network_of_the_file_is_a_fault() {
     let mut configuration = configuration();
     configuration.networks.push(limited());
     world.engine.load_configuration(configuration.clone()).await.unwrap();
-    let told = |world: &World| world.warnings().join("\n");
-    let is_told = |told: &str| told.contains("network blue ") && told.contains("host node-1");
-    assert!(is_told(&told(&world)), "{}", told(&world));
+    let shown = |world: &World| world.warnings().join("\n");
+    let is_shown = |shown: &str| shown.contains("network blue ") && shown.contains("host node-1");
+    assert!(is_shown(&shown(&world)), "{}", shown(&world));
     world.configuration = configuration;
     world.restart().await;
-    assert_eq!(told(&world), "", "no VF is known yet, so that a card may come that can");
+    assert_eq!(shown(&world), "", "no VF is known yet, so that a card may come that can");
     world.hello(&[]).await;
-    assert!(is_told(&told(&world)), "{}", told(&world));
+    assert!(is_shown(&shown(&world)), "{}", shown(&world));
     world.attach(spec("pod")).await.unwrap();
 }
 

@@ -7,7 +7,7 @@ use vf_alloc::{FunctionId, VfPromise};
 use crate::world::{World, configuration, detach_of, host, inventory, settings, spec};
 
 /// New offers of the host's session.
-fn told(world: &World) -> Vec<VfPromise> {
+fn shown(world: &World) -> Vec<VfPromise> {
     let promised = world.engine.hosts().offer_vfs(&host(), world.session_id());
     promised.into_iter().map(|PromisedVf { promise, .. }| promise).collect()
 }
@@ -23,7 +23,7 @@ fn untaken(world: &World, promise: &VfPromise) {
 #[tokio::test]
 async fn offered_vf_is_given_to_its_offer() {
     let world = World::new().await;
-    let promises = told(&world);
+    let promises = shown(&world);
     assert_eq!(promises.len(), 4);
     assert_eq!(world.refused(spec("other")).await, Reason::VfsPromised);
     let chosen = AttachSpec { device: Some(promises[0].device.clone()), ..spec("other") };
@@ -33,9 +33,9 @@ async fn offered_vf_is_given_to_its_offer() {
     let view = world.attach(naming("pod", &promises[2])).await.unwrap();
     assert_eq!(view.record.device, promises[2].device);
     world.check();
-    assert!(told(&world).is_empty());
+    assert!(shown(&world).is_empty());
     world.detach("pod").await;
-    let again = told(&world);
+    let again = shown(&world);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].device, promises[2].device);
     assert_eq!(world.refused(naming("next", &promises[2])).await, Reason::VfNotFree);
@@ -48,11 +48,11 @@ async fn offered_vf_is_given_to_its_offer() {
 async fn attached_pod_naming_another_vf_is_refused() {
     let world = World::new().await;
     let first = world.attach(spec("pod")).await.unwrap();
-    let promises = told(&world);
+    let promises = shown(&world);
     assert_eq!(world.refused(naming("pod", &promises[0])).await, Reason::VfNotFree);
     assert_eq!(world.attach(spec("pod")).await.unwrap().record.id, first.record.id);
     untaken(&world, &promises[0]);
-    let again = told(&world);
+    let again = shown(&world);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].device, promises[0].device);
     world.check();
@@ -61,10 +61,10 @@ async fn attached_pod_naming_another_vf_is_refused() {
 #[tokio::test]
 async fn inventory_keeps_the_offer_of_taken_vfs() {
     let world = World::with(configuration(), settings(), 1).await;
-    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    let [promise] = &shown(&world)[..] else { panic!("one VF") };
     let mut seen = inventory(&world.kernel, &[]);
     seen.pfs[0].vfs[0].condition = VfCondition::Taken;
-    world.say_inventory(&seen).await;
+    world.send_inventory(&seen).await;
     world.attach(naming("pod", promise)).await.unwrap();
     world.check();
 }
@@ -73,16 +73,16 @@ async fn inventory_keeps_the_offer_of_taken_vfs() {
 #[tokio::test]
 async fn offered_vf_in_use_is_refused_until_clean() {
     let world = World::with(configuration(), settings(), 1).await;
-    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    let [promise] = &shown(&world)[..] else { panic!("one VF") };
     let mut seen = inventory(&world.kernel, &[]);
     seen.pfs[0].vfs[0].condition = VfCondition::InUse;
-    world.say_inventory(&seen).await;
+    world.send_inventory(&seen).await;
     assert_eq!(world.refused(naming("pod", promise)).await, Reason::VfNotFree);
     assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
     untaken(&world, promise);
-    assert!(told(&world).is_empty());
-    world.say_inventory(&inventory(&world.kernel, &[])).await;
-    let again = told(&world);
+    assert!(shown(&world).is_empty());
+    world.send_inventory(&inventory(&world.kernel, &[])).await;
+    let again = shown(&world);
     assert_eq!(again.len(), 1);
     world.attach(naming("pod", &again[0])).await.unwrap();
     world.check();
@@ -92,16 +92,16 @@ async fn offered_vf_in_use_is_refused_until_clean() {
 #[tokio::test]
 async fn declined_vf_is_offered_again() {
     let world = World::with(configuration(), settings(), 1).await;
-    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    let [promise] = &shown(&world)[..] else { panic!("one VF") };
     world.kernel.refuse("join", 1);
     assert_eq!(world.refused(naming("pod", promise)).await, Reason::ProgrammingFailed);
     let mut seen = inventory(&world.kernel, &[]);
     seen.pfs[0].vfs[0].condition = VfCondition::Taken;
-    world.say_inventory(&seen).await;
-    assert!(told(&world).is_empty());
+    world.send_inventory(&seen).await;
+    assert!(shown(&world).is_empty());
     assert_eq!(world.refused(spec("next")).await, Reason::VfsPromised);
     untaken(&world, promise);
-    let again = told(&world);
+    let again = shown(&world);
     assert_eq!(again.len(), 1);
     world.attach(naming("next", &again[0])).await.unwrap();
     world.check();
@@ -110,12 +110,12 @@ async fn declined_vf_is_offered_again() {
 #[tokio::test]
 async fn offers_end_with_their_session() {
     let mut world = World::new().await;
-    let (old, promises) = (world.session_id(), told(&world));
+    let (old, promises) = (world.session_id(), shown(&world));
     world.hello(&[]).await;
     assert!(world.engine.hosts().offer_vfs(&host(), old).is_empty());
     assert_eq!(world.refused(naming("pod", &promises[0])).await, Reason::VfNotFree);
     world.attach(spec("pod")).await.unwrap();
-    assert_eq!(told(&world).len(), 3);
+    assert_eq!(shown(&world).len(), 3);
     world.check();
 }
 
@@ -123,7 +123,7 @@ async fn offers_end_with_their_session() {
 #[tokio::test]
 async fn unclean_vf_is_not_offered() {
     let world = World::with(configuration(), settings(), 1).await;
-    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    let [promise] = &shown(&world)[..] else { panic!("one VF") };
     world.attach(naming("pod", promise)).await.unwrap();
     world.kernel.refuse("leave", 1);
     world.engine.detach(detach_of("pod")).await.unwrap();
@@ -131,5 +131,5 @@ async fn unclean_vf_is_not_offered() {
     let is_idle =
         world.kernel.ports().iter().all(|port| port.representor.vf != vf || port.is_idle());
     assert!(!is_idle, "nothing has failed");
-    assert!(told(&world).is_empty());
+    assert!(shown(&world).is_empty());
 }

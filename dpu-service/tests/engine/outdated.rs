@@ -25,7 +25,7 @@ async fn older_inventory_does_not_return_the_vf() {
     world.attached("a").await;
     let detach = Detach { returned: false, as_of: HostTime(2), ..detach_of("a") };
     world.engine.detach(detach).await.unwrap();
-    world.say_inventory(&before).await;
+    world.send_inventory(&before).await;
     assert_eq!(world.state("a"), Some(AttachmentState::Releasing));
 }
 
@@ -38,7 +38,7 @@ async fn outdated_hello_changes_nothing() {
         Hello { connection, ..hello(&world.kernel, &world.boot_id, &[]) }
     };
     let (older, newer) = (by(1), by(2));
-    world.say(newer).await;
+    world.connect(newer).await;
     world.attached("a").await;
     let refused = world.engine.hosts().hello(host(), older).await.map(drop);
     assert_eq!(world.state("a"), Some(AttachmentState::Attached));
@@ -49,25 +49,25 @@ async fn outdated_hello_changes_nothing() {
 #[tokio::test]
 async fn detach_with_a_future_time_outdates_nothing() {
     const HOUR: u64 = 3_600_000_000_000;
-    for told_before_the_hello in [false, true] {
+    for sent_before_the_hello in [false, true] {
         let mut world = World::new().await;
         let now = |world: &World| Hello {
             inventory: inventory_as_of(world, false, HOUR),
             ..hello(&world.kernel, &world.boot_id, &[])
         };
-        if !told_before_the_hello {
-            world.say(now(&world)).await;
+        if !sent_before_the_hello {
+            world.connect(now(&world)).await;
         }
         world.attached("a").await;
         let as_of = HostTime(2 * HOUR);
         let detach = Detach { returned: false, as_of, ..detach_of("a") };
         world.engine.detach(detach).await.unwrap();
-        if told_before_the_hello {
-            world.say(now(&world)).await;
+        if sent_before_the_hello {
+            world.connect(now(&world)).await;
         } else {
-            world.say_inventory(&inventory_as_of(&world, false, HOUR + 1)).await;
+            world.send_inventory(&inventory_as_of(&world, false, HOUR + 1)).await;
         }
-        assert_eq!(world.state("a"), None, "{told_before_the_hello}");
+        assert_eq!(world.state("a"), None, "{sent_before_the_hello}");
     }
 }
 
@@ -119,7 +119,7 @@ async fn released_attach_under_way_keeps_its_vf() {
     world.engine.operators().release(view.record.id, false, "operator".into()).await.unwrap();
     let mut hello = hello(&world.kernel, &world.boot_id, &[]);
     hello.pending = vec![key("a")];
-    world.say(hello).await;
+    world.connect(hello).await;
     assert_eq!(world.state("a"), Some(AttachmentState::Releasing));
     assert!(matches!(world.command(), Some(HostCommand::Release { .. })));
 }
@@ -159,10 +159,10 @@ async fn vf_returned_after_a_restart_is_free() {
 async fn vf_returned_by_a_detach_is_free() {
     let world = World::new().await;
     let view = world.attached("a").await;
-    world.say_inventory(&inventory_as_of(&world, true, 1)).await;
+    world.send_inventory(&inventory_as_of(&world, true, 1)).await;
     let clean = inventory_as_of(&world, false, 2);
     world.engine.detach(Detach { as_of: HostTime(3), ..detach_of("a") }).await.unwrap();
-    world.say_inventory(&clean).await;
+    world.send_inventory(&clean).await;
     let mut again = spec("b");
     again.device = Some(view.record.device.clone());
     world.attach(again).await.unwrap();

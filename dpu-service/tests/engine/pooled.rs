@@ -29,8 +29,8 @@ fn problems(world: &World, pool: &str) -> Vec<String> {
 #[tokio::test]
 async fn host_receives_its_own_pools() {
     let world = world().await;
-    let told = |pool: &HostPool| (pool.name.clone(), pool.pinned_only, pool.vfs.len());
-    let pools: Vec<_> = world.engine.hosts().pools(&host()).iter().map(told).collect();
+    let shown = |pool: &HostPool| (pool.name.clone(), pool.pinned_only, pool.vfs.len());
+    let pools: Vec<_> = world.engine.hosts().pools(&host()).iter().map(shown).collect();
     assert_eq!(pools, [("default".to_owned(), false, 4), ("kubelet".to_owned(), true, 2)]);
     assert_eq!(world.engine.hosts().pools(&HostName("node-2".into())), []);
     assert_eq!(world.engine.hosts().pools(&HostName("stranger".into())), []);
@@ -45,17 +45,20 @@ async fn only_unavailable_vfs_have_a_problem() {
     let mut seen = inventory(&world.kernel, &[]);
     seen.pfs[0].vfs[2].condition = VfCondition::Missing;
     seen.pfs[0].vfs[3].condition = VfCondition::InUse;
-    world.say_inventory(&seen).await;
-    let told = problems(&world, "kubelet");
-    let [missing, in_use] = &told[..] else { panic!("{told:?}") };
-    assert!(missing.contains("find") && in_use.contains("holds"), "{told:?}");
-    world.say_inventory(&inventory(&world.kernel, &[])).await;
+    world.send_inventory(&seen).await;
+    let shown = problems(&world, "kubelet");
+    let [missing, in_use] = &shown[..] else { panic!("{shown:?}") };
+    assert!(missing.contains("find") && in_use.contains("holds"), "{shown:?}");
+    world.send_inventory(&inventory(&world.kernel, &[])).await;
     assert_eq!(problems(&world, "kubelet"), ["", ""]);
 
     world.kernel.take_away(FunctionId::local(0, 2));
     world.engine.reconcile(Depth::Thorough).await;
-    let told = problems(&world, "kubelet");
-    assert!(told.len() == 2 && told[0].contains("representor") && told[1].is_empty(), "{told:?}");
+    let shown = problems(&world, "kubelet");
+    assert!(
+        shown.len() == 2 && shown[0].contains("representor") && shown[1].is_empty(),
+        "{shown:?}"
+    );
 }
 
 #[tokio::test]
@@ -64,9 +67,9 @@ async fn vf_of_another_program_is_reported_as_that() {
     let mut seen = inventory(&world.kernel, &[]);
     seen.pfs[0].vfs[3].condition =
         VfCondition::UsedByHost("it has the address 192.0.2.1/24".into());
-    world.say_inventory(&seen).await;
-    let told = problems(&world, "kubelet");
-    assert_eq!(told[1], "another program on the host uses it: it has the address 192.0.2.1/24");
+    world.send_inventory(&seen).await;
+    let shown = problems(&world, "kubelet");
+    assert_eq!(shown[1], "another program on the host uses it: it has the address 192.0.2.1/24");
     let device = world.engine.hosts().pools(&host())[1].vfs[1].device.clone();
     let named = AttachSpec { device: Some(device), ..spec("c") };
     let refused = world.attach(named).await.unwrap_err();

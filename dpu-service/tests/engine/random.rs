@@ -30,7 +30,7 @@ enum Action {
     Release { container: u8 },
     Collect { valid: u8 },
     Inventory,
-    Meddle { vf: u16 },
+    ChangePort { vf: u16 },
     MakeAnew { vf: u16 },
     Hello { lost: u8, in_pod: bool },
     HostReboots,
@@ -54,7 +54,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => container().prop_map(|container| Action::Release { container }),
         1 => container().prop_map(|valid| Action::Collect { valid }),
         2 => Just(Action::Inventory),
-        1 => (0..VFS).prop_map(|vf| Action::Meddle { vf }),
+        1 => (0..VFS).prop_map(|vf| Action::ChangePort { vf }),
         1 => (0..VFS).prop_map(|vf| Action::MakeAnew { vf }),
         1 => (container(), any::<bool>())
             .prop_map(|(lost, in_pod)| Action::Hello { lost, in_pod }),
@@ -134,10 +134,10 @@ async fn act(world: &mut World, action: Action) {
         }
         Action::Inventory => {
             let clean = inventory(&world.kernel, &[]);
-            world.say_inventory(&clean).await;
+            world.send_inventory(&clean).await;
         }
-        Action::Meddle { vf } => {
-            world.kernel.meddle(vf_alloc::FunctionId::local(0, vf), |port| {
+        Action::ChangePort { vf } => {
+            world.kernel.change_port(vf_alloc::FunctionId::local(0, vf), |port| {
                 port.membership = Some(dpu_service::fabric::Membership::default());
             });
             world.engine.reconcile(Depth::Thorough).await;
@@ -151,7 +151,7 @@ async fn act(world: &mut World, action: Action) {
             if in_pod {
                 let in_use: Vec<_> = world.list().iter().map(|view| view.record.vf).collect();
                 let hello = hello(&world.kernel, &world.boot_id, &in_use);
-                world.say(Hello { live, ..hello }).await;
+                world.connect(Hello { live, ..hello }).await;
             } else {
                 world.hello(&live).await;
             }

@@ -74,7 +74,7 @@ async fn released_vf_waits_for_its_host() {
     load(&world, configuration()).await;
     // The pod keeps running.
     let hello = crate::world::hello(&world.kernel, &world.boot_id, &[vf]);
-    world.say(hello).await;
+    world.connect(hello).await;
     for number in 1..VFS {
         assert_ne!(world.attach(spec(&format!("pod-{number}"))).await.unwrap().record.vf, vf);
     }

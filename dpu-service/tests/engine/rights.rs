@@ -58,10 +58,10 @@ async fn pods_use_the_sources_their_network_allows() {
     assert_eq!(plain.record.allowed_sources(), ["10.1.0.7".parse().unwrap()].into());
     for source in ["00:00:5e:00:01:08", "fd08::1", "fd07::/48", "10.1.0.8"] {
         let refused = world.attach(sending_from("thief", &[source])).await.unwrap_err();
-        assert_told(&refused, Reason::SourceNotAllowed, &["network red", source]);
+        assert_refused_with(&refused, Reason::SourceNotAllowed, &["network red", source]);
     }
     let other = world.attach(sending_from("router", &[])).await.unwrap_err();
-    assert_told(&other, Reason::AttachmentDiffers, &["allowed sources"]);
+    assert_refused_with(&other, Reason::AttachmentDiffers, &["allowed sources"]);
     world.check();
 }
 
@@ -98,7 +98,7 @@ async fn unchecked_sources_may_be_requested() {
         let world = World::with(configuration, settings(), 4).await;
         for source in refused {
             let refused = world.attach(sending_from("thief", &[source])).await.unwrap_err();
-            assert_told(&refused, Reason::SourceNotAllowed, &["network red", source]);
+            assert_refused_with(&refused, Reason::SourceNotAllowed, &["network red", source]);
         }
         let view = world.attach(sending_from("router", passing)).await.unwrap();
         assert_eq!(view.record.allowed_sources().len(), passing.len());
@@ -113,7 +113,7 @@ async fn load(world: &World, configuration: Configuration) {
 }
 
 #[track_caller]
-fn assert_told(refused: &offload_proto::Failure, reason: Reason, words: &[&str]) {
+fn assert_refused_with(refused: &offload_proto::Failure, reason: Reason, words: &[&str]) {
     assert_eq!(refused.reason, reason, "{refused}");
     assert!(words.iter().all(|word| refused.message.contains(word)), "{refused}");
 }
@@ -124,11 +124,11 @@ async fn network_serves_its_namespaces_and_host_ports() {
     world.attach(on_green("prod", "prod")).await.unwrap();
     world.attach(on_green(HOST_PORT_CONTAINER, "")).await.unwrap();
     let other = world.attach(on_green("dev", "dev")).await.unwrap_err();
-    assert_told(&other, Reason::NetworkNotAllowed, &["\"dev\"", "network green"]);
+    assert_refused_with(&other, Reason::NetworkNotAllowed, &["\"dev\"", "network green"]);
     let longer = world.attach(on_green("longer", "prod-2")).await.unwrap_err();
-    assert_told(&longer, Reason::NetworkNotAllowed, &["\"prod-2\""]);
+    assert_refused_with(&longer, Reason::NetworkNotAllowed, &["\"prod-2\""]);
     let nobodys = world.attach(on_green("nobody", "")).await.unwrap_err();
-    assert_told(&nobodys, Reason::NetworkNotAllowed, &["network green", "no namespace"]);
+    assert_refused_with(&nobodys, Reason::NetworkNotAllowed, &["network green", "no namespace"]);
     // A request without a network gets the default one, which serves all.
     world.attach(spec("any")).await.unwrap();
     world.check();
@@ -140,11 +140,11 @@ async fn host_sees_only_its_networks() {
     world.attach(spec("on-default")).await.unwrap();
     let refused = world.attach(on_green("prod", "prod")).await.unwrap_err();
     let host = host().to_string();
-    assert_told(&refused, Reason::NetworkNotAllowed, &[&*host, "network green"]);
+    assert_refused_with(&refused, Reason::NetworkNotAllowed, &[&*host, "network green"]);
     load(&world, limited(&["green"], true)).await;
     world.attach(on_green("prod", "prod")).await.unwrap();
     let refused = world.attach(spec("on-default-2")).await.unwrap_err();
-    assert_told(&refused, Reason::NetworkNotAllowed, &[&*host, "names no network"]);
+    assert_refused_with(&refused, Reason::NetworkNotAllowed, &[&*host, "names no network"]);
     world.check();
 }
 
@@ -166,7 +166,7 @@ async fn running_attachments_keep_revoked_rights() {
 async fn host_without_any_mac_keeps_the_prefix() {
     let world = World::with(limited(&[], false), settings(), 4).await;
     let refused = world.attach(with_mac("pod", "06:5e:00:00:00:01")).await.unwrap_err();
-    assert_told(&refused, Reason::MacNotAllowed, &["06:5e:00:00:00:01", "begin with 02,"]);
+    assert_refused_with(&refused, Reason::MacNotAllowed, &["06:5e:00:00:00:01", "begin with 02,"]);
     world.attach(with_mac("pod", "02:5e:00:00:00:01")).await.unwrap();
     load(&world, limited(&[], true)).await;
     world.attach(with_mac("other", "06:5e:00:00:00:01")).await.unwrap();
@@ -188,7 +188,7 @@ async fn addresses_of_routers_are_refused() {
             ..spec("pod")
         };
         let refused = world.attach(asking).await.unwrap_err();
-        assert_told(&refused, Reason::AddressNotAllowed, &[address]);
+        assert_refused_with(&refused, Reason::AddressNotAllowed, &[address]);
     }
     world.check();
 }
@@ -244,13 +244,13 @@ async fn host_sees_only_networks_it_may_use() {
 }
 
 /// Names of the networks reported to the host since the last call.
-fn told_of(world: &mut World) -> Vec<(String, bool)> {
+fn reported_networks(world: &mut World) -> Vec<(String, bool)> {
     let commands = std::iter::from_fn(|| world.command());
-    let told = commands.filter_map(|command| match command {
+    let text = commands.filter_map(|command| match command {
         HostCommand::NetworkChanged(changed) => Some((changed.network, changed.deleted)),
         _ => None,
     });
-    told.collect()
+    text.collect()
 }
 
 #[tokio::test]
@@ -260,13 +260,13 @@ async fn host_is_notified_only_of_its_networks() {
         let network = network(&format!("name = '{name}'"));
         world.engine.networks().apply(network, None, false).await.unwrap();
     }
-    assert_eq!(told_of(&mut world), [("blue".to_owned(), false)]);
+    assert_eq!(reported_networks(&mut world), [("blue".to_owned(), false)]);
     // Changed rights are reported, too.
     world.engine.load_configuration(limited(&["violet"], true)).await.unwrap();
-    let mut told = told_of(&mut world);
-    told.sort();
+    let mut text = reported_networks(&mut world);
+    text.sort();
     let expected = [("blue", true), ("red", true), ("violet", false)];
-    assert_eq!(told, expected.map(|(name, deleted)| (name.to_owned(), deleted)));
+    assert_eq!(text, expected.map(|(name, deleted)| (name.to_owned(), deleted)));
 }
 
 #[tokio::test]
@@ -274,5 +274,5 @@ async fn host_learns_of_network_deleted_with_its_right() {
     let mut world = World::with(limited(&["red", "green"], true), settings(), 4).await;
     let without_green = Configuration { networks: vec![red()], ..limited(&["red"], true) };
     world.engine.load_configuration(without_green).await.unwrap();
-    assert_eq!(told_of(&mut world), [("green".to_owned(), true)]);
+    assert_eq!(reported_networks(&mut world), [("green".to_owned(), true)]);
 }

@@ -129,7 +129,7 @@ async fn single_attachment_cannot_join_a_group() {
     world.attach(AttachSpec { key: alone, ..spec("pod") }).await.unwrap();
     let failure = attach(&world, together("pod", &["net1"])).await.unwrap_err();
     assert_eq!(failure.reason, Reason::AttachmentDiffers);
-    assert!(failure.message.contains("no other interface"), "{failure}");
+    assert!(failure.message.contains("no lead interface"), "{failure}");
     assert_eq!(names(&world.list()), ["net1".into()]);
     world.check();
 }

@@ -65,7 +65,7 @@ async fn addresses_of_a_renamed_network_stay_held() {
     let old = world.attached("old").await;
     world.configuration.networks = vec![Network { name: "rouge".into(), ..red() }];
     world.restart().await;
-    world.say(pending("old", &world)).await;
+    world.connect(pending("old", &world)).await;
     let new = world.attach(spec("new")).await.unwrap();
     assert_eq!(new.record.network.name, "rouge");
     world.check();
@@ -112,8 +112,9 @@ async fn addresses_of_a_deleted_network_stay_held() {
 
 #[tokio::test]
 async fn addresses_of_a_deleted_network_cool_down() {
-    let resting = Settings { address_cool_down: std::time::Duration::from_secs(600), ..settings() };
-    let world = World::with(configuration(), resting, 4).await;
+    let with_cool_down =
+        Settings { address_cool_down: std::time::Duration::from_secs(600), ..settings() };
+    let world = World::with(configuration(), with_cool_down, 4).await;
     apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
     for container in ["a", "b"] {
         world.attach(on("blue", container)).await.unwrap();
@@ -156,7 +157,7 @@ async fn suspended_network_is_a_fault_and_resumes() {
     world.restart().await;
     assert_warning(&world, &["blue", "not in force", "green"]);
     assert!(world.engine.status().is_empty(), "Attach is served");
-    world.say(pending("running", &world)).await;
+    world.connect(pending("running", &world)).await;
     assert_eq!(world.refused(on("blue", "pod")).await, Reason::NetworkUnknown);
     // Running attachments keep what they hold, and no other gets it.
     assert_eq!(world.attach(on("blue", "running")).await.unwrap().record, running.record);
@@ -241,7 +242,7 @@ async fn assert_used_addresses_are_taken(mut world: World, network: &str) {
         assert_eq!(world.refused(asking).await, Reason::AddressNotAllowed, "{address}");
     }
     world.restart().await;
-    world.say(pending("old", &world)).await;
+    world.connect(pending("old", &world)).await;
     assert_eq!(attach_all(&world, network).await, [4, 5, 6, 8, 9, 10, 11, 12, 13]);
     world.check();
     world.detach("old").await;

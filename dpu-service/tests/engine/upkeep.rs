@@ -33,8 +33,8 @@ async fn changed_ports_are_repaired() {
     ];
     let world = World::new().await;
     let view = world.attached("pod").await;
-    for meddle in meddlings {
-        world.kernel.meddle(view.record.vf, meddle);
+    for change_port in meddlings {
+        world.kernel.change_port(view.record.vf, change_port);
         world.engine.reconcile(Depth::Thorough).await;
         world.check();
     }
@@ -46,7 +46,7 @@ async fn changed_ports_are_repaired() {
 #[tokio::test]
 async fn representor_without_attachment_is_unprogrammed() {
     let world = World::new().await;
-    world.kernel.meddle(FunctionId::local(0, 3), |port| {
+    world.kernel.change_port(FunctionId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
         port.representor.up = true;
     });
@@ -102,7 +102,7 @@ async fn leftover_of_an_undo_is_removed_later() {
 async fn detach_waits_for_its_ports_repair() {
     let world = World::new().await;
     let vf = world.attached("pod").await.record.vf;
-    world.kernel.meddle(vf, |port| {
+    world.kernel.change_port(vf, |port| {
         port.representor.mtu = 1280;
         port.guard = None;
     });
@@ -113,7 +113,7 @@ async fn detach_waits_for_its_ports_repair() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_waits_until_its_port_is_cleared() {
     let world = World::new().await;
-    world.kernel.meddle(FunctionId::local(0, 3), |port| {
+    world.kernel.change_port(FunctionId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
     let wanted = AttachSpec { device: Some("d000:00:00.4".into()), ..spec("pod") };
@@ -178,7 +178,7 @@ async fn new_representors_are_programmed_and_reattached() {
 async fn failed_repair_is_reported_once() {
     let world = World::new().await;
     let view = world.attached("pod").await;
-    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    world.kernel.change_port(view.record.vf, |port| port.membership = None);
     world.kernel.refuse("join", 2);
     world.engine.reconcile(Depth::Thorough).await;
     world.engine.reconcile(Depth::Quick).await;
@@ -214,7 +214,7 @@ async fn representor_that_appears_is_programmed_at_once() {
 async fn new_representor_is_programmed_despite_failed_repair() {
     let world = World::new().await;
     let view = world.attached("pod").await;
-    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    world.kernel.change_port(view.record.vf, |port| port.membership = None);
     world.kernel.refuse("join", 1);
     world.engine.reconcile(Depth::Thorough).await;
     world.kernel.take_away(view.record.vf);
@@ -228,7 +228,7 @@ async fn failed_repair_keeps_working_steps() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     let limited = |port: &mut Port| port.rate.ingress_rate = 1;
-    world.kernel.meddle(view.record.vf, limited);
+    world.kernel.change_port(view.record.vf, limited);
     world.kernel.refuse("set_rate", 1);
     let before = world.kernel.port(view.record.vf);
     world.engine.reconcile(Depth::Thorough).await;
@@ -254,7 +254,7 @@ async fn representor_may_vanish_during_a_detach() {
 async fn failed_clearing_is_reported_once() {
     let world = World::new().await;
     let vf = FunctionId::local(0, 3);
-    world.kernel.meddle(vf, |port| {
+    world.kernel.change_port(vf, |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
     world.kernel.refuse("leave", 2);
@@ -292,8 +292,8 @@ async fn partial_fabric_is_reported_and_serves() {
     world.attach(spec("pod")).await.unwrap();
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.warnings().is_empty());
-    let told = world.engine.events().about("fake");
-    assert_eq!(told.len(), 2, "when it begins and when it ends: {told:?}");
+    let shown = world.engine.events().about("fake");
+    assert_eq!(shown.len(), 2, "when it begins and when it ends: {shown:?}");
 }
 
 #[tokio::test]
@@ -315,16 +315,16 @@ async fn reconciler_wakes_for_kernel_and_hosts() {
         let wait = async { while feed.recv().await.unwrap().kind != EventKind::Repaired {} };
         within(Duration::from_secs(10), wait).await.unwrap();
     };
-    world.kernel.meddle(view.record.vf, |port| port.membership = None);
+    world.kernel.change_port(view.record.vf, |port| port.membership = None);
     let stop = CancellationToken::new();
     let running = tokio::spawn(reconcile::run(world.engine.clone(), stop.clone()));
     repaired().await;
 
-    world.kernel.meddle(view.record.vf, |port| port.representor.up = false);
+    world.kernel.change_port(view.record.vf, |port| port.representor.up = false);
     world.engine.kernel_changed();
     repaired().await;
 
-    world.kernel.meddle(view.record.vf, |port| port.guard = None);
+    world.kernel.change_port(view.record.vf, |port| port.guard = None);
     let mut words = hello(&world.kernel, "boot-1", &[view.record.vf]);
     words.live = vec![crate::world::live(&view, true)];
     world.session = world.engine.hosts().hello(host(), words).await.unwrap();
@@ -341,7 +341,7 @@ async fn vf_without_a_representor_is_unavailable() {
     let inventory = hello(&world.kernel, "boot-1", &[]);
     world.kernel.take_away(absent);
     world.engine.reconcile(Depth::Quick).await;
-    world.say(inventory).await;
+    world.connect(inventory).await;
     let usage = world.engine.operators().pools()[0].usage;
     assert_eq!((usage.free, usage.absent), (3, 1));
     for pod in ["a", "b", "c"] {
@@ -361,7 +361,7 @@ async fn partial_fabric_does_not_stop_repairs() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.refuse("prepare", 1);
-    world.kernel.meddle(view.record.vf, |port| port.representor.up = false);
+    world.kernel.change_port(view.record.vf, |port| port.representor.up = false);
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.kernel.port(view.record.vf).representor.up);
     assert_eq!(world.engine.status().len(), 1, "status reports it");

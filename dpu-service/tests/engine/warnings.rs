@@ -15,8 +15,8 @@ use vf_alloc::FunctionId;
 use crate::world::{VFS, World, configuration, hello, live, network, pool, settings, spec};
 
 /// A world that reports missing representors at once.
-async fn impatient() -> World {
-    let settings = Settings { missing_told_after: Duration::ZERO, ..settings() };
+async fn reporting_at_once() -> World {
+    let settings = Settings { missing_reported_after: Duration::ZERO, ..settings() };
     World::with(configuration(), settings, VFS).await
 }
 
@@ -32,7 +32,7 @@ async fn strict(vfs: u16) -> World {
 
 #[tokio::test]
 async fn missing_representors_are_a_fault_until_back() {
-    let world = impatient().await;
+    let world = reporting_at_once().await;
     let mut vfs = Vec::new();
     for container in ["a", "b", "c"] {
         vfs.push(world.attached(container).await.record.vf);
@@ -63,7 +63,7 @@ async fn missing_representors_are_a_fault_until_back() {
 
 #[tokio::test]
 async fn missing_card_is_a_fault_after_restart() {
-    let mut world = impatient().await;
+    let mut world = reporting_at_once().await;
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
     world.restart().await;
@@ -86,7 +86,7 @@ async fn short_card_reset_is_no_fault() {
 
 #[tokio::test]
 async fn vfs_that_never_have_representors_lack_none() {
-    let mut world = impatient().await;
+    let mut world = reporting_at_once().await;
     let view = world.attached("pod").await;
     world.kernel.leave_all_to_the_hosts();
     world.kernel.take_away(view.record.vf);
@@ -248,7 +248,7 @@ async fn pods_that_no_record_names_are_a_fault() {
     let view = world.attached("pod").await;
     world.engine.operators().release(view.record.id, true, "lost".into()).await.unwrap();
     let in_use = hello(&world.kernel, &world.boot_id, &[view.record.vf]);
-    world.say(Hello { live: vec![live(&view, true)], ..in_use }).await;
+    world.connect(Hello { live: vec![live(&view, true)], ..in_use }).await;
     assert_eq!(faults(&world), [(ConditionReason::AttachmentUnrecorded, "host/node-1".into())]);
     world.hello(&[]).await;
     assert_eq!(faults(&world), []);
@@ -272,8 +272,8 @@ async fn failed_adds_are_one_warning_with_their_number() {
     let mut feed = world.engine.events().watch();
     fails(&world, "a").await;
     fails(&world, "b").await;
-    let told = std::iter::from_fn(|| feed.try_recv().ok());
-    let warnings = told.filter(|event| event.kind.severity() == Severity::Warning);
+    let message = std::iter::from_fn(|| feed.try_recv().ok());
+    let warnings = message.filter(|event| event.kind.severity() == Severity::Warning);
     let warnings: Vec<_> =
         warnings.map(|event| (event.kind, event.reason.clone(), event.count)).collect();
     let warning = |count| {

@@ -226,15 +226,15 @@ impl World {
     pub(crate) async fn hello(&mut self, live: &[LiveAttachment]) {
         let in_use = self.vfs_of(live);
         let hello = Hello { live: live.to_vec(), ..hello(&self.kernel, &self.boot_id, &in_use) };
-        self.say(hello).await;
+        self.connect(hello).await;
     }
 
-    pub(crate) async fn say(&mut self, hello: Hello) {
+    pub(crate) async fn connect(&mut self, hello: Hello) {
         self.session = self.engine.hosts().hello(host(), hello).await.unwrap();
     }
 
     /// Sends an inventory and waits for its consequences.
-    pub(crate) async fn say_inventory(&self, inventory: &Inventory) {
+    pub(crate) async fn send_inventory(&self, inventory: &Inventory) {
         let session = self.session_id();
         self.engine.hosts().inventory(&host(), session, inventory).unwrap().await.unwrap();
     }

@@ -124,7 +124,7 @@ impl<'a> World<'a> {
         let mut host = self.host.clone();
         if let Ok(answer) = host.attach(request).await {
             *self.attachment.borrow_mut() = answer.into_inner().attachment.unwrap();
-            return self.say_attached().await;
+            return self.report_attached().await;
         }
         self.greet().await;
         // It may be releasing.
@@ -141,7 +141,7 @@ impl<'a> World<'a> {
 
     /// Reports that the pod has its VF and returns whether the service knows. Until then the attach is under way, and
     /// only a detach ends it.
-    async fn say_attached(&self) -> bool {
+    async fn report_attached(&self) -> bool {
         let attached = v1::Attached { attachment_id: self.id() };
         let message = Some(host_message::Message::Attached(attached));
         let out = self.session.borrow().as_ref().map(|session| session.out.clone());
@@ -180,18 +180,18 @@ impl<'a> World<'a> {
 }
 
 /// Callers without access, by the names of their certificates' files.
-pub(crate) struct Strangers<'a>(&'a Setup);
+pub(crate) struct UntrustedCallers<'a>(&'a Setup);
 
-impl<'a> Strangers<'a> {
+impl<'a> UntrustedCallers<'a> {
     /// Makes certificates with one defect each.
     pub(crate) fn new(setup: &'a Setup) -> Self {
-        let strangers = Self(setup);
-        strangers.sign("robot", "URI:spiffe://test.local/robot/r2");
-        strangers.sign("elsewhere", "URI:spiffe://elsewhere.local/operator/alice");
-        strangers.sign("named", "DNS:node-1");
-        strangers
+        let untrusted = Self(setup);
+        untrusted.sign("robot", "URI:spiffe://test.local/robot/r2");
+        untrusted.sign("elsewhere", "URI:spiffe://elsewhere.local/operator/alice");
+        untrusted.sign("named", "DNS:node-1");
+        untrusted
             .sign("two-faced", "URI:spiffe://test.local/host/a,URI:spiffe://test.local/operator/a");
-        strangers.sign("viewer", "URI:spiffe://test.local/viewer/eve");
+        untrusted.sign("viewer", "URI:spiffe://test.local/viewer/eve");
         let hours = |count: u64| Duration::from_secs(3600 * count);
         let now = SystemTime::now();
         let past = Validity { not_before: now - hours(2), not_after: now - hours(1) };
@@ -202,7 +202,7 @@ impl<'a> Strangers<'a> {
         let other = Authority::create("test.local", validity).unwrap();
         let foreign = other.issue(Role::Operator, "alice", validity).unwrap();
         foreign.save(folder, "foreign").unwrap();
-        strangers
+        untrusted
     }
 
     fn sign(&self, name: &str, names: &str) {
@@ -241,7 +241,7 @@ impl<'a> Strangers<'a> {
     }
 
     /// Opens a TLS connection with that certificate, sends something other than HTTP/2, and returns the answer.
-    pub(crate) fn knock(&self, name: Option<&str>) -> String {
+    pub(crate) fn send_raw(&self, name: Option<&str>) -> String {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-connect", ADDRESS, "-alpn", "h2", "-ign_eof"]);
         command.arg("-CAfile").arg(self.0.path("ca.crt"));
@@ -249,25 +249,25 @@ impl<'a> Strangers<'a> {
             command.arg("-cert").arg(self.0.path(&format!("{name}.crt")));
             command.arg("-key").arg(self.0.path(&format!("{name}.key")));
         }
-        let Output { stdout, stderr, .. } = self.0.netns.netns.run(|| said_to(command)).unwrap();
+        let Output { stdout, stderr, .. } = self.0.netns.netns.run(|| output_of(command)).unwrap();
         String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()
     }
 
     /// The answer to HTTP/2 without TLS.
-    pub(crate) fn knock_in_the_clear(&self) -> Vec<u8> {
+    pub(crate) fn send_without_tls(&self) -> Vec<u8> {
         let talk = || {
             let mut stream = TcpStream::connect(ADDRESS).unwrap();
             stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             // Both an end and a reset count as an answer.
-            let _ = stream.read_to_end(&mut heard);
-            heard
+            let _ = stream.read_to_end(&mut received);
+            received
         };
         self.0.netns.netns.run(talk).unwrap()
     }
 }
 
-fn said_to(mut command: Command) -> Output {
+fn output_of(mut command: Command) -> Output {
     let mut process = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -37,7 +37,7 @@ fn changed_file_is_loaded_completely_or_refused() {
         let mut operator = setup.operator();
         setup.configure("", &(red.clone() + "\nvlan = 5000"));
         service.signal(Signal::SIGHUP);
-        wait_until_async("the mistake is told", async || {
+        wait_until_async("the mistake is reported", async || {
             problems(&mut operator).await.iter().any(|problem| problem.contains("vlan 5000"))
         })
         .await;

@@ -21,7 +21,7 @@ fn differences_of_two_looks_are_reported() {
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
         let mut operator = setup.operator();
-        let mut told = async |wait_ms| {
+        let mut shown = async |wait_ms| {
             let examined = operator.examine(v1::ExamineRequest { wait_ms }).await;
             let found = examined.unwrap().into_inner().differences.into_iter();
             let mut found: Vec<_> = found.map(|it| format!("{} {}", it.code, it.subject)).collect();
@@ -32,9 +32,9 @@ fn differences_of_two_looks_are_reported() {
             host.find(&["pf0vf1", "pf0vf2"]).await;
             host.find(&["pf0vf2", "pf0vf3"]).await;
         };
-        let (found, ()) = tokio::join!(told(60_000), answers);
+        let (found, ()) = tokio::join!(shown(60_000), answers);
         assert_eq!(found, ["VF_DIFFERS pf0vf2"]);
-        let (found, ()) = tokio::join!(told(3000), host.find(&["pf0vf1"]));
+        let (found, ()) = tokio::join!(shown(3000), host.find(&["pf0vf1"]));
         assert_eq!(found, ["HOST_NOT_EXAMINED node-1", "VF_DIFFERS pf0vf1"]);
     });
 }
@@ -106,8 +106,8 @@ fn concurrent_examination_is_refused() {
         let examined = second.examine(v1::ExamineRequest::default()).await.map(drop);
         let mended = second.mend(v1::MendRequest::default()).await.map(drop);
         for refused in [examined, mended] {
-            let told = refused.as_ref().unwrap_err().message().to_owned();
-            assert!(told.contains("one at a time") && told.contains("try again"), "{told}");
+            let shown = refused.as_ref().unwrap_err().message().to_owned();
+            assert!(shown.contains("one at a time") && shown.contains("try again"), "{shown}");
             assert_eq!(reason(refused), Reason::Overloaded);
         }
         let answers = async {

@@ -51,9 +51,9 @@ async fn idle(host: WorkloadNetworkClient<tonic::transport::Channel>) -> Session
     let mut session = Session::by(host).await;
     let host_message::Message::Hello(hello) = hello() else { unreachable!() };
     let capabilities = capability::ALL.iter().map(ToString::to_string).collect();
-    session.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+    session.send(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
     let beat = v1::Heartbeat { sequence: 1 };
-    session.say(host_message::Message::Heartbeat(beat)).await;
-    while session.hear().await.unwrap() != Some(dpu_message::Message::Heartbeat(beat)) {}
+    session.send(host_message::Message::Heartbeat(beat)).await;
+    while session.receive().await.unwrap() != Some(dpu_message::Message::Heartbeat(beat)) {}
     session
 }

@@ -26,18 +26,18 @@ impl Session {
         Self { out, from_dpu: opened.unwrap().into_inner() }
     }
 
-    pub(crate) async fn say(&self, message: host_message::Message) {
+    pub(crate) async fn send(&self, message: host_message::Message) {
         self.out.send(v1::HostMessage { message: Some(message) }).await.unwrap();
     }
 
-    pub(crate) async fn hear(&mut self) -> Result<Option<dpu_message::Message>, Status> {
+    pub(crate) async fn receive(&mut self) -> Result<Option<dpu_message::Message>, Status> {
         Ok(self.from_dpu.message().await?.and_then(|message| message.message))
     }
 
     pub(crate) async fn greeted(setup: &Setup) -> (Self, v1::Welcome) {
         let mut session = Self::open(setup).await;
-        session.say(hello()).await;
-        match session.hear().await.unwrap() {
+        session.send(hello()).await;
+        match session.receive().await.unwrap() {
             Some(dpu_message::Message::Welcome(welcome)) => (session, welcome),
             other => panic!("{other:?}"),
         }
@@ -59,8 +59,8 @@ impl Session {
         let mut session = Self::open(setup).await;
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
         let capabilities = vec!["examine".to_owned()];
-        session.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
-        assert!(matches!(session.hear().await, Ok(Some(dpu_message::Message::Welcome(_)))));
+        session.send(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+        assert!(matches!(session.receive().await, Ok(Some(dpu_message::Message::Welcome(_)))));
         session
     }
 
@@ -77,7 +77,7 @@ impl Session {
 
     /// Waits for the next examination or repair.
     pub(crate) async fn examine(&mut self) -> v1::Examine {
-        let asked = self.hear().await.unwrap();
+        let asked = self.receive().await.unwrap();
         let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
         asked
     }
@@ -89,6 +89,6 @@ impl Session {
             differences: subjects.iter().map(found).collect(),
             ..v1::Examination::default()
         };
-        self.say(host_message::Message::Examination(examination)).await;
+        self.send(host_message::Message::Examination(examination)).await;
     }
 }

@@ -27,12 +27,12 @@ fn the_newest_session_replaces_the_older() {
     setup.client(async || {
         let (mut older, first) = Session::greeted(&setup).await;
         assert_eq!((first.protocol, first.dpu.as_str()), (1, "dpu-1"));
-        older.say(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
-        let echo = older.hear().await.unwrap();
+        older.send(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
+        let echo = older.receive().await.unwrap();
         assert_eq!(echo, Some(dpu_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })));
 
         let (_newer, second) = Session::greeted(&setup).await;
-        assert_eq!(older.hear().await.unwrap_err().code(), Code::Aborted);
+        assert_eq!(older.receive().await.unwrap_err().code(), Code::Aborted);
         let mut host = setup.host();
         for id in ["", "nonsense", first.session_id.as_str()] {
             assert_eq!(reason(host.attach(attach_on(id)).await), Reason::StaleSession, "{id:?}");
@@ -60,32 +60,32 @@ fn agents_of_other_versions_share_common_capabilities() {
         let (mut old, welcome) = Session::greeted(&setup).await;
         assert_eq!(welcome.capabilities, [""; 0]);
         assert!(problem().await.contains("can't be asked: upgrade it"));
-        old.say(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
-        let heard = old.hear().await.unwrap();
-        assert!(matches!(heard, Some(dpu_message::Message::Heartbeat(_))), "{heard:?}");
+        old.send(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
+        let received = old.receive().await.unwrap();
+        assert!(matches!(received, Some(dpu_message::Message::Heartbeat(_))), "{received:?}");
 
         let mut new = Session::open(&setup).await;
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
         let capabilities = vec!["teleport".to_owned(), "examine".to_owned()];
-        new.say(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
-        let Some(dpu_message::Message::Welcome(welcome)) = new.hear().await.unwrap() else {
+        new.send(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
+        let Some(dpu_message::Message::Welcome(welcome)) = new.receive().await.unwrap() else {
             panic!("no welcome")
         };
         assert_eq!(welcome.capabilities, ["examine"]);
         // A message that this version does not know, then a known one.
         new.out.send(v1::HostMessage { message: None }).await.unwrap();
         let answer = async {
-            let asked = new.hear().await.unwrap();
+            let asked = new.receive().await.unwrap();
             let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
             let found = v1::Examination {
                 request_id: asked.request_id,
                 problem: "too tired".into(),
                 ..v1::Examination::default()
             };
-            new.say(host_message::Message::Examination(found)).await;
+            new.send(host_message::Message::Examination(found)).await;
         };
-        let (told, ()) = tokio::join!(problem(), answer);
-        assert_eq!(told, "too tired");
+        let (shown, ()) = tokio::join!(problem(), answer);
+        assert_eq!(shown, "too tired");
     });
 }
 
@@ -95,32 +95,32 @@ fn session_breaking_the_protocol_ends_with_reason() {
     let _service = setup.start();
     setup.client(async || {
         let mut rude = Session::open(&setup).await;
-        rude.say(host_message::Message::Heartbeat(v1::Heartbeat::default())).await;
-        assert_eq!(reason(rude.hear().await), Reason::InvalidRequest);
+        rude.send(host_message::Message::Heartbeat(v1::Heartbeat::default())).await;
+        assert_eq!(reason(rude.receive().await), Reason::InvalidRequest);
 
         let (mut twice, _) = Session::greeted(&setup).await;
-        twice.say(hello()).await;
-        assert_eq!(reason(twice.hear().await), Reason::InvalidRequest);
+        twice.send(hello()).await;
+        assert_eq!(reason(twice.receive().await), Reason::InvalidRequest);
 
         let mut modern = Session::open(&setup).await;
         let protocol = Some(v1::ProtocolVersions { lowest: 2, highest: 3 });
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
-        modern.say(host_message::Message::Hello(v1::Hello { protocol, ..hello })).await;
-        assert_eq!(reason(modern.hear().await), Reason::Unsupported);
+        modern.send(host_message::Message::Hello(v1::Hello { protocol, ..hello })).await;
+        assert_eq!(reason(modern.receive().await), Reason::Unsupported);
     });
 }
 
 #[test]
-fn a_session_that_says_nothing_ends() {
+fn silent_session_ends() {
     let setup = Setup::new();
     setup.configure("heartbeat_ms = 100\nhandshake_timeout_s = 3", NETWORKS);
     let _service = setup.start();
     setup.client(async || {
         let mut mute = Session::open(&setup).await;
-        assert_eq!(reason(mute.hear().await), Reason::InvalidRequest);
+        assert_eq!(reason(mute.receive().await), Reason::InvalidRequest);
 
         let (mut silent, _) = Session::greeted(&setup).await;
-        assert_eq!(reason(silent.hear().await), Reason::StaleSession);
+        assert_eq!(reason(silent.receive().await), Reason::StaleSession);
         let dpu = setup.operator().get_dpu(v1::GetDpuRequest {}).await.unwrap().into_inner();
         assert!(!dpu.hosts[0].connected, "{dpu:?}");
     });
@@ -133,9 +133,9 @@ fn stopping_service_notifies_hosts_and_keeps_the_bridge() {
     setup.client(async || {
         let (mut session, _) = Session::greeted(&setup).await;
         service.signal(Signal::SIGTERM);
-        let last = within(Duration::from_secs(5), session.hear()).await.unwrap();
+        let last = within(Duration::from_secs(5), session.receive()).await.unwrap();
         assert!(matches!(last, Ok(Some(dpu_message::Message::Draining(_)))), "{last:?}");
-        assert_eq!(reason(session.hear().await), Reason::Draining);
+        assert_eq!(reason(session.receive().await), Reason::Draining);
     });
     assert!(service.end());
     assert_eq!(setup.netns.link("br-offload")["ifalias"], "dpu-offload fabric");

@@ -83,8 +83,8 @@ async fn connected(setup: &Setup) -> (Session, String) {
     let host_message::Message::Hello(hello) = hello() else { unreachable!() };
     let inventory = Some(v1::Inventory { pfs: vec![pf], as_of_ns: 0 });
     let mut session = Session::open(setup).await;
-    session.say(host_message::Message::Hello(v1::Hello { inventory, ..hello })).await;
-    let welcome = session.hear().await.unwrap();
+    session.send(host_message::Message::Hello(v1::Hello { inventory, ..hello })).await;
+    let welcome = session.receive().await.unwrap();
     let Some(v1::dpu_message::Message::Welcome(welcome)) = welcome else { panic!("{welcome:?}") };
     (session, welcome.session_id)
 }

@@ -21,10 +21,10 @@ fn guard_works_with_few_bridge_flags() {
         let mut bridge = Command::new("bridge");
         bridge.args(["link", "set", "dev", &port]).args(flag.split(' '));
         let output = dpu.netns.netns.run(|| bridge.output().unwrap()).unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stderr);
         assert!(
-            !output.status.success() && told.contains("Flag is not supported"),
-            "{flag}: {told}"
+            !output.status.success() && text.contains("Flag is not supported"),
+            "{flag}: {text}"
         );
     }
     let shown = dpu.netns.json(&format!("bridge -d -j link show dev {port}"));
@@ -162,7 +162,7 @@ fn filters_are_refused_as_mlx5_refuses_them() {
         tc.args(["filter", "add", "dev", &port, "ingress", "protocol", protocol]);
         tc.args(["flower", "skip_sw"]).args(filter.split(' '));
         let output = dpu.netns.netns.run(|| tc.output().unwrap()).unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && told.contains(why), "{filter}: {told}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(why), "{filter}: {text}");
     }
 }

@@ -100,12 +100,12 @@ fn offloaded_rules_are_counted() {
     dpu.programmer.program(&settings()).unwrap();
     let Representor { name, index, .. } = dpu.representor();
     let offloaded = || dpu.fabric.offloaded(&[index].into()).unwrap()[&index];
-    wait_until("the pod's station is told to be the card's", || {
-        let told = offloaded();
+    wait_until("the pod's FDB entry is offloaded", || {
+        let shown = offloaded();
         // The kernel handles the answers to DHCP clients of both versions and everything that may not certainly pass.
-        told == offloaded_by_tools(&dpu, &name)
-            && told.in_hardware > 0
-            && told.in_hardware + 3 == told.rules
+        shown == offloaded_by_tools(&dpu, &name)
+            && shown.in_hardware > 0
+            && shown.in_hardware + 3 == shown.rules
     });
     let before = offloaded();
     for (preference, flags) in [(7, "skip_sw"), (8, "skip_hw")] {

@@ -87,25 +87,25 @@ fn refused_step_undoes_all_earlier_steps() {
     let refused = |settings| failure(&dpu.programmer.program(&settings).unwrap_err());
 
     let bandwidth = Bandwidth { egress_rate: 6_000_000_000, ..settings().bandwidth };
-    let (step, told) = refused(PortSettings { bandwidth, ..settings() });
+    let (step, shown) = refused(PortSettings { bandwidth, ..settings() });
     assert_eq!(step, "port-rate");
-    assert!(told.ends_with("TX rate value exceed link maximum speed 5000Mbps."), "{told}");
+    assert!(shown.ends_with("TX rate value exceed link maximum speed 5000Mbps."), "{shown}");
     dpu.assert_idle();
 
-    let (step, told) = refused(PortSettings { mtu: 70_000, ..settings() });
+    let (step, shown) = refused(PortSettings { mtu: 70_000, ..settings() });
     assert_eq!(step, "representor-mtu");
-    assert!(told.ends_with("mtu greater than device maximum"), "{told}");
+    assert!(shown.ends_with("mtu greater than device maximum"), "{shown}");
     dpu.assert_idle();
 
-    let (step, told) = refused(PortSettings { vlan: Some(4095), ..settings() });
+    let (step, shown) = refused(PortSettings { vlan: Some(4095), ..settings() });
     assert_eq!(step, "fabric-join");
-    assert!(told.contains(" VLAN 4095"), "{told}");
+    assert!(shown.contains(" VLAN 4095"), "{shown}");
     dpu.assert_idle();
 
     dpu.netns.run(&format!("ip link delete {BRIDGE}"));
-    let (step, told) = refused(settings());
+    let (step, shown) = refused(settings());
     assert_eq!(step, "fabric-join");
-    assert!(told.contains("join"), "{told}");
+    assert!(shown.contains("join"), "{shown}");
     dpu.assert_idle();
 
     dpu.prepare().unwrap();

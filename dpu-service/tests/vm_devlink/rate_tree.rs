@@ -19,10 +19,10 @@ fn rate_node_ends_with_its_last_pod() {
         {"type": "leaf", "tx_share": 375_000, "tx_max": 1_250_000, "parent": "offload-blue"}
     );
     assert_eq!(dpu.rate(), leaf);
-    let (is_in_place, told) = dpu.found_rate(&two);
+    let (is_in_place, shown) = dpu.found_rate(&two);
     let rates = [" 5000000 bit/s", " 10000000 bit/s", " 3000000 bit/s", " 20000000 bit/s"];
-    assert!(is_in_place && told.contains("offload-blue"), "{told}");
-    assert!(told.split(", ").zip(rates).all(|(told, rate)| told.ends_with(rate)), "{told}");
+    assert!(is_in_place && shown.contains("offload-blue"), "{shown}");
+    assert!(shown.split(", ").zip(rates).all(|(shown, rate)| shown.ends_with(rate)), "{shown}");
 
     dpu.programmer.unprogram(one.vf).unwrap();
     assert_eq!((dpu.rate(), &dpu.node("offload-blue")["tx_max"]), (leaf, &json!(2_500_000)));
@@ -95,9 +95,9 @@ fn a_node_without_leaves_is_deleted() {
     let dpu = Dpu::new();
     let shares = Bandwidth { egress_share: 6_000_000_000, ..Bandwidth::default() };
     let refused = PortSettings { bandwidth: shares, ..sharing(1, 20_000_000) };
-    let (step, told) = failure(&dpu.programmer.program(&refused).unwrap_err());
+    let (step, shown) = failure(&dpu.programmer.program(&refused).unwrap_err());
     assert_eq!(step, "port-rate");
-    assert!(told.ends_with("TX rate value exceed link maximum speed 5000Mbps."), "{told}");
+    assert!(shown.ends_with("TX rate value exceed link maximum speed 5000Mbps."), "{shown}");
     dpu.assert_idle();
     assert_eq!(dpu.node("offload-blue"), Value::Null);
 

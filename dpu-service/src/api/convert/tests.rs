@@ -258,9 +258,9 @@ fn further_leases_include_routes_to_their_first_hop() {
     let leases = vec![Lease { address, gateway }];
     let its = FurtherLease { interface_name: "net1".into(), network: network.into(), leases };
     let shown = show::further_lease(&its).routes;
-    let told: Vec<_> = shown.iter().map(|it| (&*it.destination, &*it.gateway)).collect();
+    let output: Vec<_> = shown.iter().map(|it| (&*it.destination, &*it.gateway)).collect();
     let expected = [("10.9.0.1/32", ""), ("10.5.0.0/16", "10.9.0.1"), ("0.0.0.0/0", "10.9.0.1")];
-    assert_eq!(told, expected);
+    assert_eq!(output, expected);
 }
 
 #[test]
@@ -288,18 +288,18 @@ fn a_network_gets_the_files_defaults_and_rules() {
         Reason::InvalidRequest,
         "network \"a\": allowed_sources: \"all\"",
     );
-    for (route, told) in [
+    for (route, output) in [
         (v1::Route { kind: "multicast".into(), ..v1::Route::default() }, "kind \"multicast\" must"),
         (v1::Route { scope: "site".into(), ..v1::Route::default() }, "scope \"site\" must be"),
     ] {
         let route = v1::Route { destination: "10.9.0.0/16".into(), ..route };
         let wrong = v1::Network { routes: vec![route], ..small.clone() };
-        assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, told);
+        assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, output);
     }
     let rule = v1::PolicyRule { source: "mine".into(), table: 1, priority: 0 };
     let wrong = v1::Network { rules: vec![rule], ..small.clone() };
-    let told = "rule source \"mine\"";
-    assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, told);
+    let output = "rule source \"mine\"";
+    assert_refused(read::network(Some(wrong)), Reason::InvalidRequest, output);
     let of_nobody = v1::Network { gateway_mode: "host".into(), ..small.clone() };
     assert_refused(read::network(Some(of_nobody)), Reason::InvalidRequest, "gateway_mode");
     let good = v1::AllowRule { protocol: "tcp".into(), ..v1::AllowRule::default() };
@@ -435,13 +435,13 @@ fn texts_of_hosts_are_cut_and_cleaned() {
     (difference.host, difference.why) = ("node-2".into(), hostile.clone());
     let repair =
         v1::Repair { message: hostile.clone(), host: "node-2".into(), ..Default::default() };
-    let told = v1::Examination {
+    let output = v1::Examination {
         vfs: vec![v1::ExaminedVf { netdev: hostile.clone(), ..examined_vf() }],
         differences: vec![difference],
         repairs: vec![repair],
         ..Default::default()
     };
-    let read = read::examination(&told).unwrap();
+    let read = read::examination(&output).unwrap();
     let (found, repair) = (&read.differences[0], &read.repairs[0]);
     assert_eq!((found.host.as_str(), repair.host.as_str()), ("", ""));
     let problem = v1::Examination { problem: hostile.clone(), ..Default::default() };
@@ -486,13 +486,13 @@ fn pod_findings_are_bounded_and_clean() {
     let mut findings = vec![found("no id")];
     findings.extend((0..100).map(|_| found(id)));
     findings.push(Finding::KubeletVfUnused.of(id, "it is unused"));
-    let told = v1::PodFindings {
+    let output = v1::PodFindings {
         findings,
         left_out: 5,
         kubelet_vf_unused_left_out: 2,
         ..Default::default()
     };
-    let read = read::pod_findings(&told);
+    let read = read::pod_findings(&output);
     assert_eq!((read.findings.len(), read.left_out), (63, 43), "{read:?}");
     assert_eq!(read.kubelet_vf_unused_left_out, 3);
     let is_clean = |it: &v1::Difference| it.subject == id && !it.message.contains('\u{1b}');
@@ -501,12 +501,12 @@ fn pod_findings_are_bounded_and_clean() {
 
 #[test]
 fn failed_add_of_a_host_is_clean() {
-    let told = |reason: &str| {
+    let output = |reason: &str| {
         read::failed_add(&v1::FailedAdd { reason: reason.into(), message: "lost\u{1b}[2J".into() })
     };
-    let failure = told("MOVE_FAILED").unwrap();
+    let failure = output("MOVE_FAILED").unwrap();
     assert_eq!((failure.reason, &*failure.message), (Reason::MoveFailed, "lost\u{fffd}[2J"));
-    assert_eq!(told("LATER"), None);
+    assert_eq!(output("LATER"), None);
 }
 
 #[test]

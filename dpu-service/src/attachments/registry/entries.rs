@@ -353,8 +353,9 @@ mod tests {
         let domains = Layer2Domains::default();
         let [one, mut other] = [1, 2].map(record);
         other.leases = one.leases.clone();
-        let told = check_unshared(&[one.clone(), other.clone()], &domains).unwrap_err().to_string();
-        assert!(told.contains("address 10.1.0.1 in the untagged VLAN"), "{told}");
+        let shown =
+            check_unshared(&[one.clone(), other.clone()], &domains).unwrap_err().to_string();
+        assert!(shown.contains("address 10.1.0.1 in the untagged VLAN"), "{shown}");
         Arc::make_mut(&mut other.network).vlan = Some(7);
         assert!(check_unshared(&[one.clone(), other.clone()], &domains).is_ok());
         // The pod's trunk includes the other one's VLAN, so both are in one domain.

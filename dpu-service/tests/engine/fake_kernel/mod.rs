@@ -276,8 +276,8 @@ impl FakeKernel {
     }
 
     /// Changes a representor as another program would.
-    pub(crate) fn meddle(&self, vf: FunctionId, meddle: impl Fn(&mut Port)) {
-        meddle(self.lock().ports.get_mut(&vf).unwrap());
+    pub(crate) fn change_port(&self, vf: FunctionId, change_port: impl Fn(&mut Port)) {
+        change_port(self.lock().ports.get_mut(&vf).unwrap());
     }
 
     /// Makes each change hold one lock of the kernel for that long.
