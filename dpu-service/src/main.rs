@@ -41,8 +41,9 @@ fn main() -> ExitCode {
     match start(file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
-            complain(NAME, &format_args!("{error:#}"));
+            let reason = format!("{error:#}");
+            tracing::error!(%reason, "dpu-service ended with an error");
+            complain(NAME, &reason);
             ExitCode::FAILURE
         }
     }

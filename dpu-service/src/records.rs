@@ -190,7 +190,7 @@ impl Records {
         match changes.rows {
             Ok(rows) => self.journal.commit_lazily(rows),
             Err(failure) => {
-                tracing::error!(error = %failure, "cannot encode a change of the journal; dropped it")
+                tracing::error!(error = %failure, "cannot encode a change of the journal; dropped it");
             }
         }
     }

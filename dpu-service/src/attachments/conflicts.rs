@@ -57,7 +57,7 @@ async fn probe_due(engine: &Engine) {
     let found = spawn_blocking(move || users_of(&programmer, &asked)).await;
     let found = found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     let found = found.unwrap_or_else(|error| {
-        tracing::warn!(reason = %Chain(&error), "pods' addresses cannot be probed for other users");
+        tracing::warn!(reason = %Chain(&error), "cannot probe pods' addresses for other users");
         vec![None; due.len()]
     });
     for (record, users) in due.iter().zip(found) {

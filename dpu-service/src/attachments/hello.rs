@@ -217,7 +217,7 @@ fn check_owner(engine: &Engine, host: &HostName, inventory: &Inventory) -> Resul
                 ));
             }
             None => {
-                tracing::warn!(%host, pf = %pf.id, "host reports a PF that is configured for no host; ignoring it")
+                tracing::warn!(%host, pf = %pf.id, "host reports a PF that is configured for no host; ignoring it");
             }
         }
     }

@@ -76,7 +76,7 @@ impl Events {
         match Writer::start(path, Arc::clone(&events.log)) {
             Ok(writer) => events.writer = Some(writer),
             Err(error) => {
-                tracing::error!(%error, "cannot start the writer of events; keeping them in memory only")
+                tracing::error!(%error, "cannot start the writer of events; keeping them in memory only");
             }
         }
         if let Some(damage) = damage {

@@ -51,7 +51,7 @@ impl NetworkChanges<'_> {
         for network in made {
             if let Some(why) = self.put_or_suspend(network.clone()) {
                 let network = network.name;
-                tracing::error!(network, why, "a network of the API is not in force");
+                tracing::error!(network, reason = why, "a network of the API is suspended");
             }
         }
         Ok(())

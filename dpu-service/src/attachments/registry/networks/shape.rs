@@ -132,7 +132,7 @@ impl<'a> Shape<'a> {
         }
         if let Err(error) = pool.resize(spec) {
             let network = &self.network.name;
-            tracing::error!(network, %cidr, %error, "cannot withhold the addresses that attachments use");
+            tracing::error!(network, %cidr, %error, "cannot exclude addresses that attachments use");
         }
     }
 }
