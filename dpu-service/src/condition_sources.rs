@@ -1,4 +1,8 @@
 //! Collects all current faults, and watches conditions to report their changes.
+//!
+//! Owns: three tasks. They check the conditions, retry a journal that failed, and check the cards' offload.
+//!
+//! Locks: none of its own. The page of [`conditions`](crate::conditions) states the locks of a look.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,7 @@
 //! Watches the kernel for changes of the links and ports that attachments use.
+//!
+//! Owns: one task for links, one for cards, and one for each fabric that reports changes. They wake the reconciler, and
+//! attaches that wait for a representor.
 
 use std::{sync::Arc, time::Duration};
 

@@ -33,6 +33,7 @@ pub async fn run(engine: Arc<Engine>, stop: CancellationToken) {
             let calm = async { while timeout(CALM, reports.changed()).await.is_ok() {} };
             let _ = timeout(GATHER, calm).await;
         }
+        // Before the pass: a report during it must cause another pass.
         reports.mark_unchanged();
         engine.reconcile(depth).await;
     }

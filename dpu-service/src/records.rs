@@ -1,4 +1,10 @@
 //! The journal with typed rows: what survives a restart.
+//!
+//! Owns: the journal's tables and the audit in memory.
+//!
+//! Locks: the audit's, for one operation on memory. The journal queues commits in the order of the calls.
+//!
+//! Concurrently: all flows commit. Commits that wait at the same time share a transaction.
 
 use std::{
     path::{Path, PathBuf},

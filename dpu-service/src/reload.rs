@@ -1,4 +1,8 @@
 //! Reloads a changed configuration file: all of it, or nothing.
+//!
+//! Owns: one task, and the digest of the file that it tried last.
+//!
+//! Locks: none of its own. The engine's lock of networks orders a reload and changes through the API.
 
 use std::{
     path::{Path, PathBuf},

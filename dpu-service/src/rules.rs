@@ -1,4 +1,6 @@
 //! Watches nftables: a flush removes the gateways' table and the guards' rules.
+//!
+//! Concurrently: the service's own flows change nftables for pods that come and go, so most reports are its own.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,11 @@
 //! Life of the service: start, serve, stop.
+//!
+//! Start: metrics, journal, reconciliation, certificates, listener. Running pods need the journal and the
+//! reconciliation only. Certificates come later, because they may not be valid yet.
+//!
+//! Stop: hosts receive the reason, calls and flows end, the last events are written, connections close.
+//!
+//! Owns: all tasks of the service. The process's end stops those that `stop` does not.
 
 use std::{
     path::{Path, PathBuf},
@@ -132,6 +139,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     }
     notify_stopping();
     shut_down(&shared, engine, &stop, limit).await;
+    // After the flows: they record events until they end.
     close_events(events).await;
     if timeout(LAST_ANSWERS, serving).await.is_err() {
         tracing::info!("closing connections that peers keep open");
@@ -201,6 +209,7 @@ fn flatten(
 ) -> Result<(), ServiceError> {
     match ended {
         Ok(result) => Ok(result?),
+        // No code aborts the task, so an error is a panic.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

@@ -200,6 +200,7 @@ impl Sessions {
         let Some(entry) = hosts.get_mut(host).filter(|entry| entry.is_in(id)) else { return false };
         entry.open = None;
         entry.since = Timestamp::now();
+        // With `hosts` locked: a session opened in between would keep this reason.
         if let Some(why) = why {
             self.absences().insert(host.clone(), why);
         }
@@ -281,6 +282,7 @@ impl Sessions {
     pub(crate) fn note_vfs_changed(&self, host: &HostName) {
         let hosts = self.lock();
         if let Some(open) = hosts.get(host).and_then(|entry| entry.open.as_ref()) {
+            // Stored if the task is busy, so no change is lost.
             open.vfs_changed.notify_one();
         }
     }
@@ -446,7 +448,7 @@ mod tests {
         assert!(!renew(Some(first.id)).unwrap().is_renewed, "it is over");
         let last = sessions.current(&host()).unwrap();
         assert!(sessions.close(&host(), last, None));
-        assert!(!renew(Some(last)).unwrap().is_renewed, "it has ended meanwhile");
+        assert!(!renew(Some(last)).unwrap().is_renewed, "it has ended");
     }
 
     #[test]

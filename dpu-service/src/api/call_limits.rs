@@ -1,4 +1,9 @@
 //! Limits on calls in progress, open streams, and the size of requests and responses in memory.
+//!
+//! Owns: the semaphores of each peer and of all peers together. A call takes its peer's permit first, then the common
+//! one.
+//!
+//! Locks: the map of peers, for one lookup, never across an await.
 
 use std::{
     collections::HashMap,

@@ -46,6 +46,7 @@ where
         Box::pin(async {
             match call.await {
                 Ok(answer) => answer,
+                // No code aborts the task, so an error is a panic.
                 Err(error) => resume_unwind(error.into_panic()),
             }
         })

@@ -1,4 +1,9 @@
 //! A host's session stream: messages from the host, commands to it.
+//!
+//! Owns: one task for each stream and the queue to its connection. `sessions` owns the session itself.
+//!
+//! Concurrently: flows of the engine queue commands for the session. Only the task reads them and writes to the
+//! connection.
 
 use std::{
     sync::Arc,
@@ -148,6 +153,7 @@ impl Conversation<'_> {
     /// Runs the session until either side ends it or the host is silent for too long.
     async fn hold(&mut self, protocol: u32, capabilities: Vec<&'static str>) -> Result<(), Status> {
         self.send(self.hello_reply(protocol, &capabilities)).await?;
+        // A deadline and not a timeout: the loop's other branches must not extend it.
         let mut silent_at = Instant::now() + self.silence_limit();
         let wants_pools = capabilities.contains(&capability::VF_POOLS);
         let wants_offers = capabilities.contains(&capability::PROMISES);

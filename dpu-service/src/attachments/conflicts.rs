@@ -77,6 +77,7 @@ fn due(engine: &Engine) -> Vec<Arc<Record>> {
     };
     let mut due: Vec<_> = registry.entries().iter().filter_map(of_entry).collect();
     drop(registry);
+    // After the registry is unlocked: attaches wait for that lock.
     due.sort_by_key(|(order, _)| *order);
     due.into_iter().take(AT_A_TIME).map(|(_, record)| record).collect()
 }
@@ -124,6 +125,7 @@ fn probes_of(record: &Record, uplinks: &[Link]) -> Vec<Probe> {
 
 /// Stores the result of probes and reports what changed.
 fn note(engine: &Engine, record: &Record, users: Option<Users>) {
+    // `None`: the attachment has ended during the probe.
     let news = engine.registry().change(record.id).map(|entry| entry.note_probed(users));
     for (address, users) in news.into_iter().flatten() {
         if users.is_empty() {

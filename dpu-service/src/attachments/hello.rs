@@ -85,6 +85,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
     // Calls of earlier sessions are refused from here on, so the attachments they made are complete. If the session
     // were opened later, an Attach of the old session could reserve an attachment that this hello does not judge.
     let session = engine.sessions.open(host, &hello)?;
+    // Before the inventory: a VF that the host took by an old offer must not stay offered.
     engine.registry().end_offers(host);
     note_session(engine, host, &hello, &session);
     // Before the inventory: a Detach with a time that the clock cannot show yet outdates nothing.
@@ -103,6 +104,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
     let verdicts = judge(engine, host, &hello, &conditions);
     // Before waiting for any key: inventories that arrive in between depend on it.
     note_unclaimed(engine, &verdicts);
+    // Concurrently: the commits share transactions, and a locked key delays no other.
     let carried_out = verdicts.into_iter().map(|(record, verdict)| {
         carry_out(engine, session.id, record, verdict, hello.live.as_slice())
     });
@@ -296,6 +298,7 @@ impl Reported {
             _ if self.is_of_earlier_boot => self.release("its host has rebooted"),
             Some(true) => Verdict::Attached,
             Some(false) => Verdict::Reattach,
+            // The call under way may be the Attach that made it: the host learns the id only from the answer.
             None if self.is_pending => Verdict::Wait,
             None if self.vf == VfReturn::Awaited => Verdict::Keep,
             None => self.release("its host no longer has it"),
@@ -347,6 +350,7 @@ async fn carry_out(
         Verdict::Wait | Verdict::Keep => {}
         Verdict::Attached => note_attached(engine, &record.key.host, session, record.id),
         Verdict::Reattach => {
+            // `Err`: the attachment has ended since it was judged.
             if let Ok(view) = engine.view(&record) {
                 engine.send_command(&record.key.host, HostCommand::Reattach(view));
             }

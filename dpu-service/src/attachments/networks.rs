@@ -366,6 +366,7 @@ async fn delete(engine: &Engine, name: String, force: bool, cause: &Cause) -> Re
     deleted?;
     engine.events.record_by(&cause.author, EventKind::NetworkDeleted, &name, "deleted");
     report_network(engine, &name, true);
+    // A suspended network may have conflicted only with the deleted one.
     resume(engine);
     look_after_gateways(engine, false).await;
     Ok(())
@@ -417,6 +418,7 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
     let _changes = engine.network_changes.lock().await;
     // Read before the load: afterwards the removed hosts, whose sessions must end, are unknown.
     let before = rights_of_all(engine);
+    // Without a commit: the file itself is the durable copy of its networks.
     let changed = engine.registry().change_networks().load(configuration)?;
     end_removed(engine, before.keys());
     send_all_wanted_vfs(engine);

@@ -251,6 +251,7 @@ impl Ports {
         loop {
             let settings = record.port_settings();
             let worked = self.on_thread(move |programmer| work(programmer, &settings));
+            // A turn for each attempt: the wait for a representor must not delay the host's other ports.
             match self.in_turn(&record.key.host, worked).await {
                 Err(ProgramError::NoRepresentor(_)) if Instant::now() < until => {
                     // On a report or after `LOOK_AGAIN`, whichever comes first: reports may be lost.

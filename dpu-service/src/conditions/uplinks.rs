@@ -34,6 +34,7 @@ impl UplinkLook {
         look: impl Future<Output = Vec<Fault>> + Send + 'static,
     ) -> Vec<Fault> {
         let begin = || UnderWay { look: tokio::spawn(look), end: Instant::now() + LONGEST };
+        // Locked during the wait: a second caller waits for the same check.
         let mut under_way = self.0.lock().await;
         let UnderWay { look, end } = under_way.get_or_insert_with(begin);
         match timeout_at(*end, look).await {

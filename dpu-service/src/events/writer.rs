@@ -1,4 +1,8 @@
 //! The thread that writes events to their file in batches.
+//!
+//! Owns: the file of events. Callers queue events and never wait for the disk.
+//!
+//! Locks: the log or the count of dropped events, one after the other, neither during a write.
 
 use std::{
     collections::BTreeMap,

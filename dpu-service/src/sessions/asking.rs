@@ -80,6 +80,7 @@ impl Sessions {
 }
 
 async fn answered(answer: oneshot::Receiver<Examined>) -> Examined {
+    // The end of the session drops the sender.
     answer.await.map_err(|_| NotExamined::SessionEnded)?
 }
 

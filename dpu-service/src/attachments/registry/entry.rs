@@ -158,6 +158,7 @@ impl Entry {
     /// The host repeats its Attach.
     pub(crate) fn note_asked(&mut self, asked: Asked) {
         self.stage.ask(asked.session);
+        // The later of both: calls of one connection run concurrently, so the earlier may come last.
         self.asked = self.asked.max(asked.as_of);
     }
 

@@ -57,6 +57,7 @@ impl Registry {
         let outdated = self.detaches.after(boot_id, inventory.as_of);
         let mut result = InventoryResult::default();
         for (vf, facts, condition) in listed(host, number, inventory, &self.hosts) {
+            // Older than the VF's latest Detach, after which the pod no longer has the VF.
             if outdated.contains(&vf) {
                 continue;
             }
@@ -66,6 +67,7 @@ impl Registry {
             }
         }
         let Conditions { listed, unlisted } = &mut result.conditions;
+        // An outdated VF counts as listed: the inventory says nothing about it.
         let is_listed = |vf: &FunctionId| listed.contains_key(vf) || outdated.contains(vf);
         *unlisted = self.withdraw_unlisted(host, is_listed);
         Ok(result)

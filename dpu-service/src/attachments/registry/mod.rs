@@ -2,8 +2,7 @@
 //! by kernel and hosts after a restart.
 //!
 //! Owns: the stage of each attachment; no other module changes it. It changes by [`Registry::reserve`], by transitions
-//! of one
-//! [`Entry`] behind [`Registry::change`], by transitions of the registry that also update the VF pools, and by
+//! of one [`Entry`] behind [`Registry::change`], by transitions of the registry that also update the VF pools, and by
 //! [`Registry::free`] and [`Registry::forget`]. Networks change by [`Registry::change_networks`].
 //!
 //! Locks: one lock around the registry, never held across an await. Nothing in here waits, locks or asks the kernel. A

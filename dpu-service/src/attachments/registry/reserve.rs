@@ -54,6 +54,7 @@ impl Registry {
         let addresses = distinct_addresses(spec, &network)?;
         let mac = choose_mac(&self.entries, spec, &rights, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
+        // The first reservation: everything before only checks, so its errors need no undo.
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
         // Each failure undoes the earlier reservations: a refusal leaves nothing behind.
@@ -84,6 +85,7 @@ impl Registry {
             boot_id,
             created_at: Timestamp::now().as_millisecond(),
         });
+        // Before the record is durable: no other flow may get the VF, the MAC or the addresses.
         self.entries.insert(Entry::reserved(Arc::clone(&record), asked));
         Ok(record)
     }
