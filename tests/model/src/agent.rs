@@ -1,8 +1,7 @@
-//! The agent on a host: what it has in memory, and the tasks that it is at.
+//! The agent on a host: its memory and its tasks.
 //!
-//! A task holds its key's lock from its first step to its last; who else wants something of the key
-//! waits in `waiting`. Between two steps anything can happen, so a step is what the agent does in one go:
-//! one durable write, one move of a VF, one call, one answer.
+//! A task holds its key's lock from its first step to its last. Other requests for the key wait in `waiting`.
+//! Anything can happen between two steps. A step is one durable write, one move of a VF, one call, or one answer.
 
 mod actions;
 mod ahead;

@@ -1,34 +1,34 @@
-//! How much of everything there is, so that the exploration ends.
+//! The bounds of an exploration.
 
 use std::fmt;
 
 use clap::ValueEnum;
 
-/// How much of everything there is.
+/// The numbers of everything.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Hosts.
+    /// The number of hosts.
     pub hosts: u8,
-    /// VFs of each host.
+    /// The number of VFs of each host.
     pub vfs: u8,
-    /// Containers of each host, whose ids are used again.
+    /// The number of containers of each host. Their ids are reused.
     pub containers: u8,
-    /// Addresses that all pods share.
+    /// The number of addresses for all pods.
     pub addresses: u8,
-    /// Calls of ADD.
+    /// The number of calls of ADD.
     pub adds: u8,
-    /// Faults.
+    /// The number of faults.
     pub faults: u8,
-    /// Whether each host has so many calls of ADD and faults, and the DPU so many faults; or else all
-    /// together.
+    /// Whether each host has this many calls of ADD and faults, and the DPU this many faults. Otherwise all share
+    /// them.
     pub each: bool,
-    /// What may break.
+    /// The faults that may happen.
     pub breakable: Vec<Breakage>,
-    /// Whether the DPU promises VFs, and ADDs begin to move them before it has answered.
+    /// Whether the DPU offers VFs, and ADDs begin to move them before it has answered.
     pub promises: bool,
 }
 
-/// Something that breaks, or that somebody does without asking.
+/// A fault, or an unrequested action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Breakage {
     /// The agent is killed.
@@ -37,28 +37,28 @@ pub enum Breakage {
     ServiceDies,
     /// A host reboots.
     HostReboots,
-    /// A host loses power: its agent's records are not synced, so that they are lost with it.
+    /// A host loses power, and with it its agent's unsynced records.
     PowerFails,
     /// A connection breaks.
     ConnectionBreaks,
-    /// A call is given up while the session goes on.
+    /// A call is abandoned while the session continues.
     CallTimesOut,
     /// A pod's namespace dies before DEL.
     NetnsDies,
-    /// The runtime gives an ADD up.
+    /// The runtime abandons an ADD.
     RuntimeGivesUp,
-    /// Whoever called ADD dies, and nobody calls again.
+    /// The caller of ADD dies, and no call follows.
     CallerDies,
-    /// An operator takes an attachment away.
+    /// An operator releases an attachment.
     OperatorReleases,
     /// The agent is killed, and its records are lost.
     RecordsAreLost,
-    /// An operator changes the pools: what is named as promised can't be had.
+    /// An operator changes the pools: offered VFs are not available.
     PoolsChange,
 }
 
 impl Default for Bounds {
-    /// One of everything, of which anything may break, and nothing does.
+    /// One of everything, without faults. Any fault may be added.
     fn default() -> Self {
         let breakable = Breakage::value_variants().to_vec();
         Self {

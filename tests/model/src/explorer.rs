@@ -1,15 +1,13 @@
-//! Visits every state that a model can get into, breadth first, so that the first counterexample is
-//! a shortest one.
+//! Visits every reachable state of a model, breadth first, so that the first counterexample is a shortest one.
 //!
-//! Three kinds of promise are checked. What must *always* hold is looked at in every state, and what a
-//! *step* must not do at every step. What must hold *in the end* is looked at in the graph of all states:
-//! from each of them, the model's own progress alone, without any further fault, must be able to lead to
-//! a settled state; and where there is no progress left to make, the state must be settled. Retries make
-//! cycles, which is why the whole graph is looked at, and not single paths. That a cycle is not gone
-//! round for ever is not checked: it is taken for granted that what can happen does, sooner or later.
+//! The explorer checks three kinds of property. An invariant is checked in every state, and a property of steps at
+//! every step. A property of the end is checked in the graph of all states: from each state, progress without
+//! further faults must be able to reach a settled state, and a state without progress must be settled. Retries form
+//! cycles, so the check needs the whole graph and not single paths. The explorer assumes fairness: what can happen
+//! happens eventually, so no cycle repeats for ever.
 //!
-//! States are told apart by a fingerprint of 64 bits: of ten million states, two share theirs with a
-//! probability of one in 300,000, and then one of them is not looked at.
+//! A fingerprint of 64 bits identifies a state. Among ten million states, two share one with a probability of one
+//! in 300,000; then one of them is not visited.
 
 mod graph;
 mod model;
@@ -19,21 +17,21 @@ use std::collections::VecDeque;
 use graph::Graph;
 pub use model::{Counterexample, Model, SETTLES};
 
-/// How far an exploration got.
+/// The size of an exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// Different states.
+    /// The number of different states.
     pub states: usize,
-    /// Steps between them.
+    /// The number of steps between them.
     pub transitions: usize,
-    /// The longest of the shortest ways to a state.
+    /// The length of the longest shortest path to a state.
     pub depth: usize,
 }
 
 /// Explores all of `model`, up to `limit` states.
 ///
 /// # Errors
-/// The shortest way to a broken promise.
+/// The shortest path to a broken property.
 pub fn explore<M: Model>(model: &M, limit: usize) -> Result<Extent, Box<Counterexample<M>>> {
     let mut graph = Graph::new(model);
     let mut frontier = VecDeque::new();
@@ -75,7 +73,7 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Result<Extent, Box<Countere
 mod tests {
     use super::*;
 
-    /// Counts up to 3, where it may fall into a hole, and from 3 round to 0 again.
+    /// Counts up to 3, where it may fall into a hole, and from 3 to 0 again.
     #[derive(Debug, Default)]
     struct Counter {
         hole: Option<u8>,

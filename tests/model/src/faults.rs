@@ -1,4 +1,4 @@
-//! What can break, and when.
+//! The faults and when they can happen.
 
 mod effects;
 
@@ -15,10 +15,10 @@ use crate::{
     wire::{InFlight, Request},
 };
 
-/// A [`Breakage`], as it happens.
+/// A [`Breakage`] as an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An agent is killed. What it had forgotten comes up again, or not.
+    /// An agent is killed. Removed records may return.
     AgentDies(HostId, InFlight, Forgotten),
     /// An agent is killed, and its records are lost.
     RecordsAreLost(HostId),
@@ -30,31 +30,31 @@ pub enum Fault {
     PowerFails(HostId),
     /// A host's connection breaks.
     ConnectionBreaks(HostId, InFlight),
-    /// A call is given up: its deadline has passed.
+    /// A call is abandoned at its deadline.
     CallTimesOut(Key, InFlight),
     /// A pod's namespace dies.
     NetnsDies(Key),
-    /// The runtime ends a call of ADD: its time is over.
+    /// The runtime abandons a call of ADD at its timeout.
     RuntimeGivesUp(Key),
-    /// The caller of an ADD dies, and the runtime with it: nobody calls again. An earlier answer stays.
+    /// The caller of an ADD dies, and no call follows. An earlier answer stays valid.
     CallerDies(Key),
-    /// An operator takes an attachment away from its pod.
+    /// An operator releases an attachment.
     OperatorReleases(Key),
-    /// An operator changes the pools: nobody is given what he names as promised in a call that is under way.
+    /// An operator changes the pools: offers named in calls in flight become invalid.
     PoolsChange(HostId),
 }
 
-/// What becomes of records that were forgotten when the agent ends, for nobody waited for the disk.
+/// What happens to removed records when the agent ends, since removals do not wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgotten {
-    /// The disk has heard of it.
+    /// The removal is on the disk.
     Gone,
-    /// The disk has not.
+    /// The removal is not on the disk.
     Back,
 }
 
 impl Fault {
-    /// The host that it strikes. `None`: the DPU.
+    /// The host of the fault. `None`: the DPU.
     #[must_use]
     pub fn host(self) -> Option<HostId> {
         match self {
@@ -74,7 +74,7 @@ impl Fault {
     }
 }
 
-/// What breaks, and what it does to agents and the service.
+/// The allowed faults, and their effects on agents and service.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults<'a> {
     breakable: &'a [Breakage],
@@ -83,13 +83,13 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// Those of what is breakable.
+    /// Faults of these kinds.
     #[must_use]
     pub fn new(breakable: &'a [Breakage], agents: AgentSide<'a>, service: ServiceSide<'a>) -> Self {
         Self { breakable, agents, service }
     }
 
-    /// What can break next.
+    /// The possible faults.
     pub fn actions(&self, system: &System, add: &mut impl FnMut(Fault)) {
         let can = |host| system.budget(host).faults > 0;
         if can(None) && system.dpu.service.is_some() && self.can_break(Breakage::ServiceDies) {

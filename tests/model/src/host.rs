@@ -1,4 +1,4 @@
-//! A host: what its kernel, its runtime and its agent's disk have.
+//! A host: its kernel, its runtime and its agent's disk.
 
 use crate::{
     agent::memory::Agent,
@@ -9,23 +9,23 @@ use crate::{
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// Its kernel's boot.
+    /// The kernel's boot.
     pub boot_id: BootId,
-    /// Its clock.
+    /// The host's clock.
     pub clock: HostTime,
-    /// Its kernel's view of its VFs.
+    /// The host's VFs.
     pub functions: Vec<Function>,
-    /// What its runtime knows of its containers.
+    /// The runtime's containers.
     pub containers: Vec<Container>,
     /// The agent's records, on disk.
     pub disk: Vec<AgentRecord>,
-    /// The agent's process. `None`: it is dead.
+    /// The agent's process. `None`: it is not running.
     pub agent: Option<Agent>,
-    /// What is under way to the DPU and back.
+    /// Calls and messages in flight.
     pub wire: Wire,
-    /// The latest session.
+    /// The number of the latest session.
     pub latest_session: SessionId,
-    /// The latest attachment's number.
+    /// The number of the latest attachment.
     pub latest_attachment: u8,
 }
 
@@ -34,7 +34,7 @@ pub struct Host {
 pub struct Function {
     /// Where it is.
     pub place: Place,
-    /// Whose name and addresses it carries. `None`: its own, it is clean.
+    /// The attachment whose name and addresses it has. `None`: it is clean.
     pub carries: Option<AttachmentId>,
 }
 
@@ -43,79 +43,79 @@ pub struct Function {
 pub enum Place {
     /// In its host's namespace.
     Home,
-    /// In a pod's.
+    /// In a pod's namespace.
     Pod(Netns),
     /// Its pod's namespace has died, and the kernel has not put it back yet.
     Nowhere,
 }
 
-/// A container, as the runtime sees it.
+/// A container, from the runtime's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Container {
-    /// Where its life is.
+    /// The state of its life.
     pub life: Life,
-    /// How many sandboxes it has had.
+    /// The number of sandboxes so far.
     pub sandboxes: u8,
     /// Whether the namespace of its latest sandbox is alive.
     pub has_netns: bool,
-    /// Its latest call of ADD, counted from 1.
+    /// The latest call of ADD, counted from 1.
     pub call: CallId,
-    /// What an earlier ADD has succeeded with, while another is under way.
+    /// The result of an earlier ADD while another one is in progress.
     pub confirmed: Option<AttachmentId>,
 }
 
-/// Where a container is in its life.
+/// The state of a container's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Life {
     /// There is none.
     Absent,
-    /// ADD is under way.
+    /// ADD is in progress.
     Adding,
     /// ADD has succeeded with this attachment.
     Attached(AttachmentId),
     /// ADD or DEL has failed, so that DEL is owed.
     Failed,
-    /// Whoever called ADD has died unanswered, and nobody calls again.
+    /// The caller of ADD died without an answer, and no call will follow.
     Abandoned,
-    /// DEL is under way.
+    /// DEL is in progress.
     Deleting,
 }
 
-/// Whether the agent keeps an attachment.
+/// The phase of the agent's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AgentPhase {
-    /// An ADD is at work on it that nobody was answered.
+    /// An ADD that was not answered works on it.
     Attaching,
-    /// The VF belongs into the pod.
+    /// The VF belongs in the pod.
     Live,
-    /// The VF belongs home, and the DPU is to be told.
+    /// The VF belongs in the host's namespace, and the DPU has to be informed.
     Releasing,
 }
 
-/// The agent's record of an attachment, or of a guess: which VF the DPU will answer.
+/// The agent's record of an attachment, or of a speculative move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentRecord {
-    /// As the DPU answered it. Of a guess: for whom, and which VF.
+    /// The DPU's answer. For a speculative move: the key and the VF.
     pub attachment: Record,
     /// The pod's namespace.
     pub netns: Netns,
-    /// Kept or given back.
+    /// The phase.
     pub phase: AgentPhase,
-    /// It is forgotten, but the disk need not know: forgetting is written with the next record.
+    /// The record is removed, but the disk may not know: a removal is written with the next record.
     pub is_forgotten: bool,
-    /// Its VF is home and clean, and so the DPU is told. Of that the disk knows nothing.
+    /// The VF is home and clean, and the DPU is informed of that. Not on the disk.
     pub is_returned: bool,
 }
 
 impl AgentRecord {
-    /// One that nobody was answered yet.
+    /// A record of an ADD that was not answered.
     #[must_use]
     pub fn attaching(attachment: Record, netns: Netns) -> Self {
         let phase = AgentPhase::Attaching;
         Self { attachment, netns, phase, is_forgotten: false, is_returned: false }
     }
 
-    /// Whether it is of a guess: no attachment of the DPU's.
+    /// Whether it is of a speculative move, which is no attachment of the DPU's.
     #[must_use]
     pub fn is_guess(&self) -> bool {
         self.attachment.id.is_of_guess()
@@ -123,7 +123,7 @@ impl AgentRecord {
 }
 
 impl Function {
-    /// At home, with its own name and nothing of anybody's.
+    /// At home, without an attachment's name and addresses.
     pub const CLEAN: Self = Self { place: Place::Home, carries: None };
 }
 
@@ -134,7 +134,7 @@ impl Host {
         self.records().find(|record| record.attachment.key == key)
     }
 
-    /// The agent's record of a guess for a key.
+    /// The agent's record of a key's speculative move.
     #[must_use]
     pub fn guess(&self, key: Key) -> Option<&AgentRecord> {
         self.by_id(AttachmentId::of_guess(key))
@@ -152,7 +152,7 @@ impl Host {
         self.records().find(|record| record.attachment.vf == vf)
     }
 
-    /// The time, which goes on whenever it is told to the DPU in a call.
+    /// Returns the time after advancing it, because a call to the DPU carries a new time.
     pub fn tick(&mut self) -> HostTime {
         self.clock.0 += 1;
         self.clock
@@ -163,7 +163,7 @@ impl Host {
         self.disk.iter().filter(|record| !record.is_forgotten)
     }
 
-    /// `vfs/records.rs::write`: durably, and with it all that was forgotten before.
+    /// `vfs/records.rs::write`: durable, together with all earlier removals.
     pub fn put(&mut self, record: AgentRecord) {
         self.disk
             .retain(|other| !other.is_forgotten && other.attachment.id != record.attachment.id);
@@ -171,14 +171,14 @@ impl Host {
         self.disk.sort_unstable();
     }
 
-    /// `vfs/records.rs::remove`: nobody waits for the disk.
+    /// `vfs/records.rs::remove`: does not wait for the disk.
     pub fn forget(&mut self, id: AttachmentId) {
         for record in self.disk.iter_mut().filter(|record| record.attachment.id == id) {
             (record.is_forgotten, record.is_returned) = (true, false);
         }
     }
 
-    /// `vfs/homecoming.rs::note_returned`: in memory alone.
+    /// `vfs/homecoming.rs::note_returned`: in memory only.
     pub fn note_returned(&mut self, id: AttachmentId) {
         for record in self.disk.iter_mut().filter(|record| record.attachment.id == id) {
             record.is_returned = true;

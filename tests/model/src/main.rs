@@ -1,4 +1,4 @@
-//! Explores the protocol within bounds of one's choice.
+//! Explores the protocol within chosen bounds.
 
 use std::{io::Write, process::ExitCode, time::Instant};
 
@@ -14,37 +14,37 @@ use protocol_model::{
 /// Explores the protocol between hosts and their DPU, and prints how far it got.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Hosts.
+    /// The number of hosts.
     #[arg(long, default_value_t = 1)]
     hosts: u8,
-    /// VFs of each host.
+    /// The number of VFs of each host.
     #[arg(long, default_value_t = 1)]
     vfs: u8,
-    /// Containers of each host.
+    /// The number of containers of each host.
     #[arg(long, default_value_t = 1)]
     containers: u8,
-    /// Addresses.
+    /// The number of addresses.
     #[arg(long, default_value_t = 1)]
     addresses: u8,
-    /// Calls of ADD.
+    /// The number of calls of ADD.
     #[arg(long, default_value_t = 2)]
     adds: u8,
-    /// Faults.
+    /// The number of faults.
     #[arg(long, default_value_t = 2)]
     faults: u8,
-    /// So many calls and faults of each host, and so many faults of the DPU; or else of all together.
+    /// Gives each host this many calls and faults, and the DPU this many faults. Default: all share them.
     #[arg(long)]
     each: bool,
-    /// What may break. Everything, unless told.
+    /// The faults that may happen. Default: all.
     #[arg(long, value_delimiter = ',')]
     breakable: Vec<Breakage>,
-    /// The DPU promises VFs, and ADDs begin to move them before it has answered.
+    /// The DPU offers VFs, and ADDs begin to move them before it has answered.
     #[arg(long)]
     promises: bool,
-    /// What is taken out of the protocol.
+    /// The protections to remove from the protocol.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Protection>,
-    /// Gives up after so many states.
+    /// Stops after this many states.
     #[arg(long, default_value_t = 20_000_000)]
     limit: usize,
 }

@@ -1,19 +1,19 @@
-//! What hosts, agents and service call things: the names are those of the programs.
+//! The names of things on hosts, in agents and in the service, as in the programs.
 //!
-//! A hash of what names a host leaves the host out, so that two hosts with the same things under the
-//! same numbers have the same hash: see [`crate::parts`].
+//! Hashes of these names leave the host out, so that two hosts with the same numbers have the same hash: see
+//! [`crate::parts`].
 
 use std::hash::{Hash, Hasher};
 
-/// A host of the DPU's.
+/// A host of the DPU.
 pub type HostId = u8;
 
-/// An attachment key: a container of a host. Runtimes may use a container's id again.
+/// An attachment key: a container of a host. Runtimes may reuse a container's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The host.
     pub host: HostId,
-    /// Its container.
+    /// The container.
     pub container: u8,
 }
 
@@ -22,16 +22,16 @@ pub struct Key {
 pub struct Vf {
     /// The host.
     pub host: HostId,
-    /// Counted from 0.
+    /// The number, from 0.
     pub number: u8,
 }
 
-/// That a VF is given to nobody but who names it with this number.
+/// An offer: only a request with this number gets the VF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Promise {
     /// The VF.
     pub vf: Vf,
-    /// Higher than those of all promises of the VF before. 0 is of none.
+    /// Higher than the numbers of all earlier offers of the VF. 0: no offer.
     pub number: u8,
 }
 
@@ -39,17 +39,16 @@ pub struct Promise {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u8);
 
-/// An attachment's id, never used again. Numbered by host: which of two hosts came first makes no
-/// difference.
+/// An attachment's id, never reused. Numbered per host: the order between two hosts makes no difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachmentId {
     /// The host.
     pub host: HostId,
-    /// Counted from 1.
+    /// The number, from 1.
     pub number: u8,
 }
 
-/// A session, as the host numbers its connections. 0: none yet.
+/// A session by the host's number of its connection. 0: none yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u8);
 
@@ -66,47 +65,47 @@ pub struct HostTime(pub u8);
 pub struct Netns {
     /// The container.
     pub key: Key,
-    /// Which of its sandboxes, counted from 1.
+    /// The number of the container's sandbox, from 1.
     pub sandbox: u8,
 }
 
-/// A call of ADD, among those of one container.
+/// A call of ADD of one container.
 pub type CallId = u8;
 
-/// Whether an attachment is held or given back.
+/// Whether an attachment is held or being released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// It is in use.
+    /// In use.
     Held,
-    /// It is being given back.
+    /// Being released.
     Releasing,
 }
 
-/// An attachment, as the DPU records and answers it.
+/// An attachment as the DPU records and answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Record {
     /// Its id.
     pub id: AttachmentId,
-    /// For whom.
+    /// Its key.
     pub key: Key,
     /// Its VF.
     pub vf: Vf,
     /// Its address.
     pub address: Address,
-    /// The boot of its host in which it was made.
+    /// The boot of its host when it was made.
     pub boot_id: BootId,
-    /// Whether it is kept.
+    /// Its phase.
     pub phase: Phase,
 }
 
 impl AttachmentId {
-    /// The provisional id under which the agent records its guess for a key: the DPU knows of none such.
+    /// The provisional id of a key's speculative move. The DPU does not know such ids.
     #[must_use]
     pub fn of_guess(key: Key) -> Self {
         Self { host: key.host, number: u8::MAX - key.container }
     }
 
-    /// Whether it is one of those.
+    /// Whether it is a provisional id.
     #[must_use]
     pub fn is_of_guess(self) -> bool {
         self.number > u8::MAX / 2

@@ -1,12 +1,11 @@
-//! What is one host's own: on the host, on the wire, and on the DPU. All that hosts share is the pool of
-//! addresses and the service's life.
+//! The state of one host: on the host, on the wire, and on the DPU. Hosts share only the pool of addresses and the
+//! service's life.
 //!
-//! That serves two ends. A step at one host must leave the parts of all others as they were:
-//! [`differ`]. And hosts are alike, so that two states which differ only in which host is which are
-//! visited once: [`fingerprint`]. Nothing in the protocol depends on a host's number, so that each step
-//! from the one state has its mirror image from the other: what can be reached, broken or settled from
-//! the one can be from the other. Where a protection is taken out that need not be so, and something
-//! could be missed; what is found is a way all the same, for steps are followed from states as they are.
+//! [`differ`] checks that a step at one host leaves the state of all others unchanged. [`fingerprint`] lets states
+//! that differ only in the numbering of hosts count as one. Nothing in the protocol depends on a host's number, so
+//! each step from one such state has its mirror image from the other. Without a protection that may not hold, and
+//! the explorer could miss something. What it finds is still a valid path, because it follows steps from real
+//! states.
 
 use std::hash::Hash;
 
@@ -17,7 +16,7 @@ use crate::{
     system::{Budget, Port, System},
 };
 
-/// What is a host's own.
+/// The state of one host.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Part<'a> {
     host: &'a Host,
@@ -28,7 +27,7 @@ struct Part<'a> {
     known: Option<Known<'a>>,
 }
 
-/// What the service has in memory of a host.
+/// The service's memory of one host.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Known<'a> {
     entries: Vec<&'a Entry>,
@@ -46,13 +45,13 @@ struct Known<'a> {
     greeting: Vec<&'a SessionId>,
 }
 
-/// Whether what is a host's own differs.
+/// Whether the state of a host differs.
 #[must_use]
 pub fn differ(one: &System, other: &System, host: HostId) -> bool {
     Part::new(one, host) != Part::new(other, host)
 }
 
-/// The same for states that differ only in which host is which.
+/// A fingerprint that is equal for states which differ only in the numbering of hosts.
 #[must_use]
 pub fn fingerprint(system: &System) -> u64 {
     let mut parts: Vec<_> =

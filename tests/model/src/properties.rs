@@ -1,7 +1,7 @@
-//! What must hold: at every moment, at every step, and in the end.
+//! The properties: what must hold in every state, at every step, and in the end.
 //!
-//! `lost` and `released` are what nobody can know any more, or what somebody wanted, and excuse what they
-//! must: of records that were lost the agent can't tell, and what an operator takes away is gone.
+//! `lost` and `released` contain justified exceptions: an agent cannot report records that were lost, and operators
+//! release attachments on purpose.
 
 use crate::{
     agent::memory::Standing,
@@ -15,33 +15,33 @@ use crate::{
 
 type Invariant = (&'static str, fn(&System) -> bool);
 
-/// Held by nobody else.
+/// A VF has one holder.
 pub const ONE_VF: &str = "no VF is in two attachments";
-/// Likewise.
+/// An address has one holder.
 pub const ONE_ADDRESS: &str = "no address is in two attachments, nor in two pods";
-/// Agent's record and journal.
+/// The records are the agent's and the journal's.
 pub const HELD_ON_BOTH_SIDES: &str =
     "a VF that is not clean at home is held by records on both sides";
-/// Whether it was given out before or not.
+/// Also for a VF's first attachment.
 pub const CLEAN_AT_HOME: &str = "what is given out is clean at home, or on its own way";
-/// The agent's record of the guess, or of what the DPU has answered since.
+/// The record of the speculative move, or of the DPU's answer since.
 pub const AHEAD_IS_RECORDED: &str = "a VF that is in a pod ahead of its attachment is recorded";
-/// Or until the host reboots, the pod's namespace ends, or an operator takes it away.
+/// Except after a reboot of the host, the end of the pod's namespace, or an operator's release.
 pub const CONFIRMED_STAYS: &str = "what was confirmed to the runtime stays until DEL";
-/// The host whose certificate asked for the attachment has the VF.
+/// The VF belongs to the host whose certificate requested the attachment.
 pub const OF_ONE_HOST: &str = "an attachment's VF is its own host's";
-/// Whatever happens at a host, is said by it or done for it: its death, late messages and all.
+/// Covers all events of a host: its death, its late messages, and steps for it.
 pub const OTHERS_UNTOUCHED: &str = "what happens at one host leaves all others as they are";
-/// Unless another has it, or an operator has changed the pools.
+/// Except if another key holds the VF, or an operator has changed the pools.
 pub const TAKEN_IS_GIVEN: &str =
     "nobody is refused a VF that he has taken of those that are promised";
-/// A pod that had another's VF would speak for it.
+/// A pod with another pod's VF would use that pod's identity.
 pub const PORT_SPEAKS_FOR_ITS_POD: &str =
     "a representor is programmed only if its VF is at home, or in the pod of that attachment";
-/// While the runtime counts on it, the data path never stops.
+/// The data path must not stop while the runtime relies on it.
 pub const PORT_SERVES_ITS_POD: &str = "a representor serves the pod that was confirmed";
 
-/// What must hold at every moment.
+/// What must hold in every state.
 pub const INVARIANTS: [Invariant; 9] = [
     (ONE_VF, no_vf_is_held_twice),
     (OF_ONE_HOST, vfs_are_of_their_hosts),
@@ -60,7 +60,7 @@ pub fn broken(system: &System) -> Option<&'static str> {
     INVARIANTS.iter().find(|(_, holds)| !holds(system)).map(|(name, _)| *name)
 }
 
-/// The promise that a step at a host breaks, if any: `None` is the DPU itself, which serves all.
+/// The property that a step at a host breaks. `host` is `None` for the DPU itself, which serves all hosts.
 #[must_use]
 pub fn broken_by_step(
     before: &System,
@@ -82,7 +82,7 @@ fn is_refused(system: &System, key: Key) -> bool {
     system.host(key).wire.answers.contains(&(key, Answer::NotFree))
 }
 
-/// Whether the DPU is asked for a VF that is promised still, and that nobody has but who has taken it.
+/// Whether the DPU is asked for a VF with a valid offer that only this key has taken.
 fn is_to_be_given(system: &System, key: Key) -> bool {
     let Host { wire, agent, .. } = system.host(key);
     let Some(claim) = agent.as_ref().and_then(|agent| agent.claimed(key)) else { return false };
@@ -100,7 +100,7 @@ fn is_to_be_given(system: &System, key: Key) -> bool {
     wire.requests.iter().any(names_it) && system.dpu.service.as_ref().is_some_and(is_free)
 }
 
-/// All attachments that the DPU knows of, on disk and in memory.
+/// All attachments of the DPU, on disk and in memory.
 fn attachments(system: &System) -> impl Iterator<Item = Record> + '_ {
     let entries = system.dpu.service.iter().flat_map(|service| &service.entries);
     let in_memory = entries.map(|entry| entry.record);
@@ -128,7 +128,7 @@ fn no_address_is_held_twice(system: &System) -> bool {
         && in_pods().all(|a| in_pods().all(|b| differ(&a, &b)))
 }
 
-/// The attachment whose pod has a VF, as the host's agent has recorded it.
+/// The attachment whose pod has the VF, by the agent's record.
 fn in_pod(system: &System, vf: Vf) -> Option<Record> {
     let Function { place: Place::Pod(netns), carries: Some(id) } = *system.function(vf) else {
         return None;
@@ -146,7 +146,7 @@ fn vfs_are_held(system: &System) -> bool {
     })
 }
 
-/// The namespace of the pod that has a VF which carries nothing yet.
+/// The namespace of the pod with a VF that was moved speculatively and has no attachment's settings yet.
 fn ahead(system: &System, vf: Vf) -> Option<Netns> {
     match *system.function(vf) {
         Function { place: Place::Pod(netns), carries: None } => Some(netns),
@@ -164,12 +164,12 @@ fn vfs_ahead_are_recorded(system: &System) -> bool {
     })
 }
 
-/// Whether the agent has lost its record of a guess for a key.
+/// Whether the agent has lost its record of the key's speculative move.
 fn is_guess_lost(system: &System, key: Key) -> bool {
     system.lost.contains(&AttachmentId::of_guess(key))
 }
 
-/// Whether the agent has lost its record of a VF that is ahead for a key, or of what was answered since.
+/// Whether the agent has lost its record of a speculatively moved VF, or of the answer since.
 fn is_lost(system: &System, key: Key, vf: Vf) -> bool {
     let is_it = |record: &Record| record.vf == vf && system.lost.contains(&record.id);
     is_guess_lost(system, key) || attachments(system).any(|record| is_it(&record))
@@ -191,7 +191,7 @@ fn vfs_are_given_out_clean(system: &System) -> bool {
     })
 }
 
-/// The attachment that the runtime counts on: its pod runs, and nobody has taken it away.
+/// The attachment that the runtime relies on: its pod runs, and no operator has released it.
 fn counted_on(system: &System, key: Key) -> Option<Record> {
     let container = system.container(key);
     let Life::Attached(id) = container.life else { return None };
@@ -236,7 +236,7 @@ fn ports_speak_for_their_pods(system: &System) -> bool {
     })
 }
 
-/// Whether all is in order and nothing is left over: journal, agents' records and kernels agree.
+/// Whether nothing is left to do: journal, agents' records and kernels agree.
 #[must_use]
 pub fn is_settled(system: &System) -> bool {
     system.keys().all(|key| is_container_settled(system, key))
@@ -252,7 +252,7 @@ pub fn is_settled(system: &System) -> bool {
         && attachments(system).count() == system.dpu.journal.len() * 2
 }
 
-/// A pod that runs has its attachment everywhere; any other has none anywhere.
+/// A running pod has its attachment everywhere; any other pod has none anywhere.
 fn is_container_settled(system: &System, key: Key) -> bool {
     let recorded = system.host(key).by_key(key);
     let journal = system.dpu.journal.iter().find(|record| record.key == key);
@@ -263,21 +263,21 @@ fn is_container_settled(system: &System, key: Key) -> bool {
             let is_known = recorded.is_some() && entry.is_some_and(|entry| entry.attached);
             is_known || system.lost.contains(&attachment.id)
         }
-        // Nobody can take it from the pod: it is given back when the pod ends.
+        // The pod keeps the VF until it ends: without the record it cannot be taken away.
         (Life::Attached(id), None) if has_netns && system.lost.contains(&id) => true,
-        // An operator's wish that a crash has kept from the journal has not been.
+        // A crash kept the operator's release from the journal, so it has not happened.
         (Life::Attached(_), None) if has_netns => {
             let is_held = journal.is_some_and(|record| record.phase == Phase::Held);
             recorded.is_some() == is_held && journal.is_some() == is_held
         }
-        // Of an ADD whose record was lost nobody can tell whether it was answered.
+        // If the record of an ADD was lost, it is unknown whether the ADD was answered.
         (Life::Abandoned, _)
             if is_guess_lost(system, key)
                 || journal.is_some_and(|record| system.lost.contains(&record.id)) =>
         {
             true
         }
-        // An ADD that nobody was answered leaves nothing, whoever cleans up or not.
+        // An ADD that was not answered leaves nothing behind.
         (Life::Absent | Life::Attached(_) | Life::Abandoned, _) => {
             recorded.is_none() && journal.is_none()
         }
@@ -285,7 +285,7 @@ fn is_container_settled(system: &System, key: Key) -> bool {
     }
 }
 
-/// A VF serves its pod, or can be had.
+/// A VF serves its pod, or is available.
 fn is_vf_settled(system: &System, vf: Vf) -> bool {
     let Some(service) = &system.dpu.service else { return false };
     let port = system.dpu.programmed(vf);
@@ -303,7 +303,7 @@ fn is_vf_settled(system: &System, vf: Vf) -> bool {
     }
 }
 
-/// A VF that is promised is one that may be taken.
+/// The agent may take every offered VF.
 fn is_promise_known(system: &System, service: &Service, vf: Vf) -> bool {
     let agent = system.hosts[usize::from(vf.host)].agent.as_ref();
     let heard = agent.and_then(|agent| agent.promises.get(&vf)).copied();

@@ -1,16 +1,15 @@
-//! What keeps the promises, one by one.
+//! The protections, one by one.
 //!
-//! `tests/counterexamples.rs` takes them out and shows what breaks then. Three have no such test, for
-//! nothing breaks without them within bounds that were tried: `InventoryOfCurrentSession`,
-//! `VerdictOfCurrentSession` and `EarlierHolderSettled`.
+//! `tests/counterexamples.rs` removes each and shows what breaks. Three have no such test, because nothing breaks
+//! without them within the bounds that were tried: `InventoryOfCurrentSession`, `VerdictOfCurrentSession` and
+//! `EarlierHolderSettled`.
 
 use clap::ValueEnum;
 
-/// A part of the protocol that keeps something from happening. Each can be taken out, to see what it
-/// is there for.
+/// A rule of the protocol that prevents a failure. Each can be removed to show the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protection {
-    /// A Detach names the attachment that it means.
+    /// A Detach names the attachment.
     AttachmentIdFence,
     /// An Attach of an earlier session is refused.
     SessionCheck,
@@ -22,19 +21,19 @@ pub enum Protection {
     ProgramBeforeAnswer,
     /// A hello lists the attaches under way.
     PendingInHello,
-    /// An inventory says nothing of a VF that came back later.
+    /// An inventory does not apply to a VF that came back later.
     AsOf,
-    /// What is given back is freed only once its VF is home.
+    /// A released attachment is freed only once its VF is home.
     FreedOnlyWhenHome,
-    /// An inventory does not free the VF of an Attach under way.
+    /// An inventory does not free the VF of an Attach in progress.
     UnderWay,
-    /// The host itself ends its calls by detaching.
+    /// A host ends its calls by a Detach.
     DetachEndsCalls,
     /// An inventory of an earlier session is refused.
     InventoryOfCurrentSession,
-    /// What follows from a hello is carried out only while its session is in force.
+    /// The consequences of a hello are carried out only while its session is in force.
     VerdictOfCurrentSession,
-    /// An attachment that the host does not know is kept until its VF is home.
+    /// An attachment that its host does not know is kept until its VF is home.
     UnclaimedKept,
     /// Attachments of an earlier boot are over.
     BootId,
@@ -42,85 +41,85 @@ pub enum Protection {
     OneRecordPerVf,
     /// An earlier record of the VF is finished first.
     EarlierHolderSettled,
-    /// A record stays until the DPU was told.
+    /// A record stays until the DPU has confirmed the release.
     ReleasingUntilTold,
-    /// A Detach that says that the VF is back offers it.
+    /// A Detach that reports the VF back marks it as free.
     ReturnOffers,
-    /// What is to be known of a VF is learned while it is in use, too.
+    /// Facts of a VF are learned also while it is in use.
     KnownWhileInUse,
-    /// An inventory says nothing of a VF that a later Detach has told to be away, either.
+    /// An inventory does not apply to a VF that a later Detach reported as away.
     AsOfAbsent,
-    /// A host that has an attach under way is told that it was released, too.
+    /// A host with an Attach in progress is informed of its release, too.
     PendingIsToldOfRelease,
     /// A Detach of an earlier session is refused.
     DetachSessionCheck,
-    /// A DEL without a record, whose Detach got no answer, is told again; and the inventory with it.
+    /// A DEL without a record is reported again if its Detach got no answer, and so is the inventory.
     UnrecordedIsToldAgain,
-    /// Who gives up a call that was never answered does not claim that the VF is home.
+    /// An agent that abandons an unanswered call does not claim that the VF is home.
     DisownClaimsNothing,
     /// A hello that a newer one has overtaken is refused.
     NewestHello,
-    /// A caller is looked for before its ADD is done.
+    /// The agent checks for the caller before it completes an ADD.
     CallerLookedFor,
-    /// An ADD that nobody was answered is undone when the agent starts.
+    /// An ADD that was not answered is undone when the agent starts.
     UnansweredUndone,
-    /// That an attachment is kept is recorded before the answer.
+    /// The record says that an attachment is kept before the ADD is answered.
     KeptBeforeAnswer,
-    /// What was answered stays, though the caller of a repeat has gone.
+    /// An answered attachment stays when the caller of a repeated ADD is gone.
     AnsweredStays,
     /// An Attach that a later Detach of its key has overtaken reserves nothing.
     OvertakenReservesNothing,
-    /// A Detach without an id ends nothing that its host has asked for since. Here it is served before that
-    /// Attach, which comes to the same.
+    /// A Detach without an id does not end a later Attach of its host. In the model the Detach is served first,
+    /// which has the same result.
     DetachBeforeLaterAttach,
-    /// A key names its host: containers of two hosts may have the same id.
+    /// A key includes its host: containers of two hosts may have the same id.
     HostInKey,
-    /// A hello ends no session but that of its own host.
+    /// A hello ends only a session of its own host.
     SessionOfEachHost,
-    /// A hello settles the attachments of its own host only.
+    /// A hello decides only about attachments of its own host.
     HelloJudgesItsOwn,
-    /// A host gets VFs of its own only.
+    /// A host gets only its own VFs.
     OwnVfsOnly,
-    /// The record of a guess is written before its VF is moved.
+    /// The record of a speculative move is written before the VF is moved.
     GuessBeforeMove,
-    /// What was guessed for is given back by its key, whatever the DPU has made of that.
+    /// A speculative attach is released by its key, whatever the DPU has made of it.
     GuessDisownedByKey,
-    /// A promised VF is given to nobody who does not name it.
+    /// An offered VF goes only to a request that names it.
     PromisedToNobodyElse,
-    /// Who names a promised VF is given that, or none.
+    /// A request that names an offered VF gets that VF or none.
     PromisedOrNone,
-    /// A VF is given only to who names its latest promise.
+    /// A VF goes only to a request with its latest offer.
     PromiseNumbers,
-    /// What was promised in a session ends with it.
+    /// Offers of a session end with it.
     PromisesEnd,
-    /// Nobody takes what was promised in a session that is over: the next hello tells what is in use.
+    /// Offers cannot be taken after the session's end: the next hello reports which VFs are in use.
     ClosedBeforeHello,
-    /// Inventories say of a VF that an ADD has taken that it is in use.
+    /// Inventories report a VF that an ADD has taken as in use.
     ClaimedInUse,
-    /// The DPU is told of a VF that was taken for nothing, and tells of it again.
+    /// The agent declines a VF that it has taken and does not use, and the DPU offers it again.
     UntakenIsTold,
-    /// A VF that came back is told of again.
+    /// A VF that came back is offered again.
     ReturnedToldAgain,
-    /// The service unprograms what serves nobody before it serves anybody.
+    /// After its start, the service unprograms unused representors before it serves calls.
     ClearedBeforeServing,
-    /// An address is had again only once the disk knows that it was given back.
+    /// An address is free only once its release is on the disk.
     AddressFreedLast,
 }
 
-/// What is in place: all but what is taken out.
+/// The protections in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Protections<'a> {
     without: &'a [Protection],
 }
 
 impl<'a> Protections<'a> {
-    /// All but these.
+    /// All except these.
     #[must_use]
     pub fn without(without: &'a [Protection]) -> Self {
         Self { without }
     }
 
-    /// Whether it is in place.
+    /// Whether the protection is in place.
     #[must_use]
     pub fn has(self, protection: Protection) -> bool {
         !self.without.contains(&protection)

@@ -1,4 +1,4 @@
-//! The protocol as a model: within which bounds, with which protections, and all that can happen.
+//! The protocol as a model: its bounds, its protections, and all actions.
 
 use crate::{
     agent::{AgentAction, AgentSide, memory::Agent},
@@ -18,33 +18,33 @@ use crate::{
 /// The protocol, within bounds.
 #[derive(Clone, Debug)]
 pub struct Protocol {
-    /// How much of everything there is.
+    /// The bounds.
     pub bounds: Bounds,
-    /// What is taken out of it.
+    /// The removed protections.
     pub without: Vec<Protection>,
 }
 
-/// All that can happen.
+/// All actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The runtime does something.
+    /// A runtime acts.
     Runtime(RuntimeAction),
-    /// An agent does something.
+    /// An agent acts.
     Agent(AgentAction),
-    /// The service does something.
+    /// The service acts.
     Service(ServiceAction),
-    /// A host's kernel puts a VF back whose pod's namespace has died.
+    /// A host's kernel puts back a VF whose pod's namespace has died.
     KernelPutsBack(Vf),
     /// An agent is started.
     AgentStarts(HostId),
     /// The service is started.
     ServiceStarts,
-    /// Something breaks.
+    /// A fault happens.
     Breaks(Fault),
 }
 
 impl Action {
-    /// The host at which it happens, or whose words or VF it is about. `None`: the service starts or ends.
+    /// The host at which the action happens, or that it concerns. `None`: the service starts or ends.
     #[must_use]
     pub fn host(self) -> Option<HostId> {
         match self {

@@ -1,7 +1,7 @@
-//! The container runtime of a host: what it asks, and when it is bound to.
+//! A host's container runtime: its calls, and those that it owes.
 //!
-//! It may repeat an ADD, and use a container's id again. After a failure it owes a DEL, unless it has died
-//! with its call. While the agent is dead it asks nothing: its calls wait in the agent's socket.
+//! The runtime may repeat an ADD, and reuse a container's id. After a failure it owes a DEL, unless it died with
+//! its call. While the agent is dead the runtime calls nothing: its calls wait in the agent's socket.
 
 use crate::{
     agent::memory::{Step, Wish},
@@ -10,21 +10,21 @@ use crate::{
     system::System,
 };
 
-/// What a runtime does.
+/// An action of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeAction {
-    /// Makes a sandbox and calls ADD.
+    /// Creates a sandbox and calls ADD.
     Adds(Key),
-    /// Calls ADD again for the same sandbox, without DEL in between.
+    /// Calls ADD again for the same sandbox, without a DEL in between.
     AddsAgain(Key),
-    /// Calls DEL of a pod that runs.
+    /// Calls DEL for a running pod.
     Deletes(Key),
-    /// Calls DEL because ADD or DEL has failed.
+    /// Calls DEL after a failed ADD or DEL.
     CleansUp(Key),
 }
 
 impl RuntimeAction {
-    /// Whose container it is about.
+    /// The key of its container.
     #[must_use]
     pub fn key(self) -> Key {
         match self {
@@ -34,7 +34,7 @@ impl RuntimeAction {
         }
     }
 
-    /// Whether the runtime will do it sooner or later.
+    /// Whether the runtime will do it eventually.
     #[must_use]
     pub fn is_owed(self) -> bool {
         matches!(self, Self::CleansUp(_))
@@ -42,7 +42,7 @@ impl RuntimeAction {
 }
 
 impl System {
-    /// What the runtimes may do next.
+    /// The possible actions of all runtimes.
     pub fn runtime_actions(&self, add: &mut impl FnMut(RuntimeAction)) {
         for key in self.keys().filter(|key| self.host(*key).agent.is_some()) {
             let container = self.container(key);
@@ -66,7 +66,7 @@ impl System {
         }
     }
 
-    /// Does what a runtime may do.
+    /// Carries out an action of a runtime.
     pub fn runtime_does(&mut self, action: RuntimeAction) {
         match action {
             RuntimeAction::Adds(key) => {
@@ -83,7 +83,7 @@ impl System {
         }
     }
 
-    /// The runtime ends a call of ADD.
+    /// The runtime abandons a call of ADD.
     pub fn gives_up(&mut self, key: Key) {
         let container = self.container_mut(key);
         (container.life, container.confirmed) = (Life::Failed, None);
@@ -92,11 +92,11 @@ impl System {
     /// The caller of an ADD dies, and the runtime with it.
     pub fn caller_dies(&mut self, key: Key) {
         let container = self.container(key);
-        // Of what was kept and not answered before only a DEL can come, which is owed.
+        // If the record says "kept" and the ADD was not answered, only a DEL can follow, which is owed.
         let is_kept = is_kept(self, key) && container.confirmed.is_none();
         let is_lost = container.confirmed.is_some_and(|id| self.lost.contains(&id));
         let life = match container.confirmed {
-            // An agent without records can't tell the one from another: the ADD may have cut it off.
+            // Without records the agent can't tell the two calls apart: the ADD may have cut the pod off.
             Some(_) if is_lost => Life::Failed,
             None if is_kept => Life::Failed,
             Some(id) => Life::Attached(id),
@@ -120,7 +120,7 @@ fn adds(system: &mut System, key: Key) {
     system.wish(key, Wish::Add(Netns { key, sandbox }, call));
 }
 
-/// Whether a pod keeps its VF, and not by an ADD that is just about to be answered.
+/// Whether the pod keeps its VF, other than by an ADD that is about to be answered.
 fn is_kept(system: &System, key: Key) -> bool {
     let host = system.host(key);
     let task = host.agent.as_ref().and_then(|agent| agent.task(key));

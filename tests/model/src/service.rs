@@ -1,8 +1,7 @@
-//! The service on the DPU: what it has in memory.
+//! The service on the DPU: its memory and its flows.
 //!
-//! A flow holds its key's lock from its first step to its last. What is reserved is in `entries` from that
-//! moment on, whatever becomes of the disk. All of this is gone when the service dies: it starts again
-//! with what the journal has.
+//! A flow holds its key's lock from its first step to its last. A reservation is in `entries` from that moment on,
+//! before the disk has it. All memory is lost when the service dies; it starts again from the journal.
 
 mod actions;
 mod attach;

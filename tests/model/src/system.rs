@@ -1,4 +1,4 @@
-//! All there is: one DPU, its hosts, and what is under way between them.
+//! The whole state: one DPU, its hosts, and what is in flight between them.
 
 use std::collections::BTreeMap;
 
@@ -10,47 +10,47 @@ use crate::{
     wire::InFlight,
 };
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct System {
     /// The DPU.
     pub dpu: Dpu,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// What may still happen: of each host, where each has its own, and lastly what all share.
+    /// The remaining calls and faults: of each host, where each has its own, and last of all together.
     pub budgets: Vec<Budget>,
-    /// What operators have taken away.
+    /// The attachments that operators have released.
     pub released: Vec<AttachmentId>,
-    /// What agents have lost their records of.
+    /// The attachments whose records agents have lost.
     pub lost: Vec<AttachmentId>,
 }
 
-/// What may still happen, so that the exploration ends.
+/// The remaining calls and faults, so that the exploration ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Calls of ADD.
+    /// The calls of ADD.
     pub adds: u8,
-    /// Things that break.
+    /// The faults.
     pub faults: u8,
 }
 
 /// The DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Dpu {
-    /// On its disk.
+    /// The journal on the disk.
     pub journal: Vec<Record>,
-    /// In its kernel: for whom the VFs' representors are programmed.
+    /// The programmed representors in the kernel.
     pub ports: BTreeMap<Vf, Port>,
-    /// The process. `None`: it is dead.
+    /// The process. `None`: it is not running.
     pub service: Option<Service>,
 }
 
-/// For whom a representor is programmed.
+/// The attachment that a representor is programmed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Port {
-    /// The attachment.
+    /// The attachment's id.
     pub id: AttachmentId,
-    /// Its key.
+    /// The attachment's key.
     pub key: Key,
 }
 
@@ -75,7 +75,7 @@ impl System {
         &self.hosts[usize::from(key.host)]
     }
 
-    /// Likewise.
+    /// The host of a key, mutable.
     pub fn host_mut(&mut self, key: Key) -> &mut Host {
         &mut self.hosts[usize::from(key.host)]
     }
@@ -86,7 +86,7 @@ impl System {
         &self.host(key).containers[usize::from(key.container)]
     }
 
-    /// Likewise.
+    /// The container of a key, mutable.
     pub fn container_mut(&mut self, key: Key) -> &mut Container {
         &mut self.host_mut(key).containers[usize::from(key.container)]
     }
@@ -97,12 +97,12 @@ impl System {
         &self.hosts[usize::from(vf.host)].functions[usize::from(vf.number)]
     }
 
-    /// Likewise.
+    /// A VF on its host, mutable.
     pub fn function_mut(&mut self, vf: Vf) -> &mut Function {
         &mut self.hosts[usize::from(vf.host)].functions[usize::from(vf.number)]
     }
 
-    /// Whether somebody waits for the answer to a call of ADD.
+    /// Whether a caller waits for the answer to a call of ADD.
     #[must_use]
     pub fn is_awaited(&self, key: Key, call: CallId) -> bool {
         let container = self.container(key);
@@ -140,13 +140,13 @@ impl System {
         self.vfs().filter(move |vf| vf.host == host)
     }
 
-    /// What may still happen at a host, or else (`None`) at the DPU.
+    /// The remaining calls and faults of a host, or of the DPU (`None`).
     #[must_use]
     pub fn budget(&self, host: Option<HostId>) -> Budget {
         self.budgets[self.payer(host)]
     }
 
-    /// Likewise.
+    /// The remaining calls and faults, mutable.
     pub fn budget_mut(&mut self, host: Option<HostId>) -> &mut Budget {
         let payer = self.payer(host);
         &mut self.budgets[payer]
@@ -157,24 +157,24 @@ impl System {
         host.map_or(common, |host| usize::from(host).min(common))
     }
 
-    /// The service, where it runs.
+    /// The service, if it runs.
     pub fn service_mut(&mut self) -> Option<&mut Service> {
         self.dpu.service.as_mut()
     }
 
-    /// The agent of a key's host, where it runs.
+    /// The agent of a key's host, if it runs.
     pub fn agent_mut(&mut self, key: Key) -> Option<&mut Agent> {
         self.host_mut(key).agent.as_mut()
     }
 
-    /// Puts a wish into the queue for its key's lock.
+    /// Queues a request for its key's lock.
     pub fn wish(&mut self, key: Key, wish: Wish) {
         if let Some(agent) = self.agent_mut(key) {
             agent.waiting[usize::from(key.container)].push(wish);
         }
     }
 
-    /// Nobody waits for the answer to a key's call any more.
+    /// The caller stops waiting for the answer to a key's call.
     pub fn abandon(&mut self, key: Key, in_flight: InFlight) {
         self.host_mut(key).wire.abandon(key, in_flight);
         if let Some(service) = self.service_mut() {
@@ -184,7 +184,7 @@ impl System {
         }
     }
 
-    /// A namespace ends. A VF in it is nowhere until the kernel has cleaned up.
+    /// A namespace ends. A VF in it is unreachable until the kernel has cleaned up.
     pub fn netns_dies(&mut self, key: Key) {
         let container = self.container_mut(key);
         container.has_netns = false;
@@ -197,7 +197,7 @@ impl System {
     }
 }
 
-/// Writes an attachment into the journal.
+/// Writes an attachment to the journal.
 pub fn put(journal: &mut Vec<Record>, record: Record) {
     journal.retain(|other| other.id != record.id);
     journal.push(record);

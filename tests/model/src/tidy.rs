@@ -1,5 +1,4 @@
-//! What differs without making a difference is made the same after each step, so that there are fewer
-//! states: nobody can tell the states apart that become one.
+//! Normalises the state after each step: states that no later step can tell apart become one.
 
 use crate::{
     agent::memory::Step,
@@ -10,8 +9,8 @@ use crate::{
 };
 
 impl System {
-    /// Renumbers what only its order matters of: the times of each host that somebody may still compare,
-    /// and the calls of containers of which none is under way.
+    /// Renumbers values of which only the order matters: each host's times that may still be compared, and calls of
+    /// containers without a call in progress.
     pub fn tidy(&mut self) {
         for key in self.keys().collect::<Vec<_>>() {
             tidy_calls(self, key);
@@ -35,7 +34,7 @@ impl System {
         self.hosts[usize::from(host)].clock = HostTime(u8::try_from(latest).unwrap_or(u8::MAX));
     }
 
-    /// What a Detach told makes no difference once no older inventory is under way.
+    /// Drops the times of Detaches once no older inventory is in flight.
     fn forget_told(&mut self, host: HostId) {
         let Host { boot_id, clock, wire, .. } = &self.hosts[usize::from(host)];
         let messages = wire.streams.iter().flat_map(|stream| &stream.up);
@@ -51,7 +50,7 @@ impl System {
             .retain(|vf, (boot, at)| vf.host != host || boot == boot_id && *at > oldest);
     }
 
-    /// That a key was given back makes no difference once no older Attach is under way.
+    /// Drops tombstones once no older Attach is in flight.
     fn forget_overtaken(&mut self, host: HostId) {
         let Host { boot_id, wire, .. } = &self.hosts[usize::from(host)];
         let is_asked_before = |key: Key, until: HostTime| {
@@ -66,7 +65,7 @@ impl System {
         });
     }
 
-    /// All times on a host's clock.
+    /// Visits all times on a host's clock.
     fn each_time(&mut self, host: HostId, visit: &mut impl FnMut(&mut HostTime)) {
         let Host { agent, wire, .. } = &mut self.hosts[usize::from(host)];
         if let Some(agent) = agent {
@@ -94,7 +93,7 @@ impl System {
         reported.for_each(|(_, (_, at))| visit(at));
     }
 
-    /// Renumbers the promises of a VF, of which only matters which are the same.
+    /// Renumbers the offers of a VF, of which only equality matters.
     fn tidy_numbers(&mut self, vf: Vf) {
         let mut numbers = vec![0];
         self.each_number(vf, &mut |number| numbers.push(*number));
@@ -113,7 +112,7 @@ impl System {
         }
     }
 
-    /// All numbers of a VF's promises that somebody may still name.
+    /// Visits all numbers of a VF's offers that may still be named.
     fn each_number(&mut self, vf: Vf, visit: &mut impl FnMut(&mut u8)) {
         let mut visit_of = |promise: &mut Promise| {
             if promise.vf == vf {
@@ -150,7 +149,7 @@ impl System {
     }
 }
 
-/// Calls of a container of which none is under way.
+/// Resets the call number of a container without a call in progress.
 fn tidy_calls(system: &mut System, key: Key) {
     let Host { agent, containers, .. } = system.host(key);
     let number = usize::from(key.container);

@@ -1,48 +1,48 @@
-//! What is under way between a host and its DPU.
+//! Calls and messages in flight between a host and its DPU.
 //!
-//! The messages of one session stay in order. Calls may overtake those messages and each other, also on
-//! one connection: each is served by a task of its own. One order is simplified: a Detach without an id
-//! ends nothing that its host has asked for since, and so it is served before that Attach here. What it tells
-//! of a VF comes to the same then: if the Attach has got that one, it tells nothing of it.
+//! The messages of one session stay in order. Calls may overtake messages and each other, also on one connection,
+//! because each is served by a task of its own. One order is simplified: a Detach without an id ends no later
+//! Attach of its host, so the model serves it before that Attach. Its report about a VF has the same effect then:
+//! if the Attach has got that VF, the report is ignored.
 
 use crate::names::{AttachmentId, BootId, HostTime, Key, Promise, Record, SessionId, Vf};
 
-/// What is under way between one host and the DPU.
+/// What is in flight between one host and the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wire {
-    /// Calls that the service has not taken up yet.
+    /// Calls that the service has not started yet.
     pub requests: Vec<Request>,
-    /// Answers that the agent has not heard yet.
+    /// Answers that the agent has not received yet.
     pub answers: Vec<(Key, Answer)>,
-    /// The streams of sessions.
+    /// The sessions' streams.
     pub streams: Vec<Stream>,
 }
 
 /// A unary call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// Whose attachment it is about.
+    /// The key of its attachment.
     pub key: Key,
-    /// The session on whose connection it was made.
+    /// The session whose connection carries it.
     pub connection: SessionId,
-    /// What is asked.
+    /// The call.
     pub call: Call,
-    /// Somebody still waits for the answer.
+    /// Whether a caller waits for the answer.
     pub is_awaited: bool,
 }
 
-/// What the host asks.
+/// A call of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
     /// `AttachRequest`.
     Attach {
-        /// For whom.
+        /// The key.
         key: Key,
-        /// The session in force, as the host believes.
+        /// The current session, as the host believes.
         session: SessionId,
-        /// `as_of_ns`: when the host asked.
+        /// `as_of_ns`: the time of the call.
         as_of: HostTime,
-        /// `promised_device` and `promise_number`: that VF, or none.
+        /// `promised_device` and `promise_number`: this VF or none.
         promised: Option<Promise>,
     },
     /// `DetachRequest`.
@@ -52,30 +52,30 @@ pub enum Call {
 /// `DetachRequest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Detach {
-    /// Whose attachment.
+    /// The key.
     pub key: Key,
-    /// This one only.
+    /// The attachment, if only one is meant.
     pub id: Option<AttachmentId>,
     /// `vf_returned`: the VF is home and clean.
     pub returned: bool,
-    /// `returned_device`: likewise this VF, whichever attachment it is of, if of any.
+    /// `returned_device`: this VF is home and clean, whichever attachment it has.
     pub returned_vf: Option<Vf>,
-    /// `as_of_ns`: when that was so.
+    /// `as_of_ns`: the time of that observation.
     pub as_of: HostTime,
 }
 
-/// What the DPU answers.
+/// An answer of the DPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
     /// `AttachResponse`.
     Attached(Record),
     /// Refused as `StaleSession`.
     Stale,
-    /// Refused as `Releasing`: an earlier attachment of the key is being given back.
+    /// Refused as `Releasing`: an earlier attachment of the key is being released.
     Releasing,
-    /// Refused as `VfNotFree`: the VF that was named as promised can't be had.
+    /// Refused as `VfNotFree`: the offered VF that was named is not available.
     NotFree,
-    /// Refused as `VfsPromised`: all that are free are promised.
+    /// Refused as `VfsPromised`: all free VFs are offered.
     Promised,
     /// Any other refusal.
     Refused,
@@ -83,79 +83,79 @@ pub enum Answer {
     Detached,
 }
 
-/// The stream of a session.
+/// A session's stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
-    /// Its session.
+    /// The session.
     pub session: SessionId,
-    /// From the host, in order.
+    /// Messages from the host, in order.
     pub up: Vec<HostMessage>,
-    /// From the DPU, in order.
+    /// Messages from the DPU, in order.
     pub down: Vec<DpuMessage>,
-    /// The agent has not given it up. What it sent before may arrive all the same.
+    /// Whether the agent still reads it. Messages sent before may still arrive.
     pub agent_listens: bool,
-    /// The service has ended it, as for a newer session.
+    /// Whether the service has ended it, as for a newer session.
     pub is_ended: bool,
 }
 
-/// From the host's agent.
+/// A message of the host's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostMessage {
     /// The first message.
     Hello(Hello),
-    /// The pod has the VF.
+    /// The VF is in the pod.
     Attached(AttachmentId),
-    /// What the host has now.
+    /// The host's current VFs.
     Inventory(Inventory),
-    /// It has taken that VF for nothing, and has it at home.
+    /// The agent declines this offer; the VF is at home.
     Untaken(Promise),
 }
 
-/// From the DPU.
+/// A message of the DPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DpuMessage {
     /// The first message.
     Welcome,
-    /// One of those in a message of that name.
+    /// One offer of a message with several.
     Promises(Promise),
-    /// Give it back.
+    /// Asks the host to release the attachment.
     Release(Key, AttachmentId),
 }
 
-/// The host's first words.
+/// The first message of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hello {
     /// The host kernel's boot.
     pub boot_id: BootId,
-    /// What it has.
+    /// The host's VFs.
     pub inventory: Inventory,
-    /// The attachments that it keeps, and whether their pods have them.
+    /// The attachments that it keeps, and whether their VFs are in the pods.
     pub live: Vec<(AttachmentId, bool)>,
-    /// The keys of attaches under way.
+    /// The keys of attaches in progress.
     pub pending: Vec<Key>,
 }
 
-/// How a host's VFs are.
+/// The state of a host's VFs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inventory {
-    /// When the host looked.
+    /// The time of the observation.
     pub as_of: HostTime,
-    /// Each VF of the host.
+    /// The state of each VF.
     pub conditions: Vec<(Vf, VfCondition)>,
 }
 
-/// How a VF is on its host.
+/// The state of a VF on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VfCondition {
     /// At home, with its own name, and in no record.
     Clean,
-    /// In a record of the agent's.
+    /// In a record of the agent.
     InUse,
-    /// Nowhere, or not restored yet.
+    /// Unreachable, or not restored yet.
     Missing,
 }
 
-/// What becomes of what is under way when a connection or a program ends.
+/// What happens to calls and messages in flight when a connection or a program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InFlight {
     /// It is lost.
@@ -165,7 +165,7 @@ pub enum InFlight {
 }
 
 impl Call {
-    /// Whose call it is.
+    /// The key of the call.
     #[must_use]
     pub fn key(&self) -> Key {
         match self {
@@ -181,7 +181,7 @@ impl Wire {
         self.requests.sort_unstable();
     }
 
-    /// Whether an Attach is under way that names a promised VF.
+    /// Whether an Attach that names an offer is in flight.
     #[must_use]
     pub fn has_promised(&self) -> bool {
         let names_one =
@@ -189,7 +189,7 @@ impl Wire {
         self.requests.iter().any(names_one)
     }
 
-    /// What is named as promised can't be had.
+    /// Makes all named offers invalid.
     pub fn thwart_promised(&mut self) {
         for request in &mut self.requests {
             if let Call::Attach { promised: Some(promise), .. } = &mut request.call {
@@ -199,7 +199,7 @@ impl Wire {
         self.requests.sort_unstable();
     }
 
-    /// Whether an Attach waits behind a Detach of its key that was made earlier on the same connection.
+    /// Whether an Attach waits behind an earlier Detach of its key on the same connection.
     #[must_use]
     pub fn waits_behind_detach(&self, attach: &Request) -> bool {
         let Call::Attach { as_of, .. } = attach.call else { return false };
@@ -233,7 +233,7 @@ impl Wire {
         }
     }
 
-    /// The agent gives a session up.
+    /// The agent abandons a session.
     pub fn hang_up(&mut self, in_flight: InFlight) {
         for stream in &mut self.streams {
             stream.agent_listens = false;

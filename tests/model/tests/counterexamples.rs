@@ -1,6 +1,6 @@
-//! What each part of the protocol is there for: with it taken out, the explorer finds a way to a
-//! broken promise; with all in place there is none, as the tests in `holds` show. Some were found in
-//! the programs by this model, as their comments say.
+//! The purpose of each protection: without it, the explorer finds a path to a broken property. With all protections
+//! there is none, as the tests in `holds` show. The model found some of these defects in the programs, as the
+//! comments say.
 #![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
@@ -15,7 +15,7 @@ use protocol_model::{
     protocol::Protocol,
 };
 
-/// Without `protection` the promise is broken within `bounds`.
+/// Checks that without `protection` the property is broken within `bounds`.
 fn is_needed(protection: Protection, promise: &'static str, bounds: Bounds) {
     let without = Protocol { bounds, without: vec![protection] };
     let broken = explore(&without, usize::MAX).map_err(|found| found.promise);
@@ -23,7 +23,7 @@ fn is_needed(protection: Protection, promise: &'static str, bounds: Bounds) {
     println!("figure: 1 protections taken out of the protocol, each missed at once");
 }
 
-/// As many faults as there are things to break.
+/// One fault for each kind that may break.
 fn bounds<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
     let faults = breakable.iter().map(|_| 1).sum();
     Bounds { adds, faults, breakable: breakable.to_vec(), ..Bounds::default() }
@@ -67,7 +67,7 @@ fn stale_inventory_frees_a_lost_vf() {
     is_needed(Protection::AsOf, HELD_ON_BOTH_SIDES, bounds(2, [Breakage::NetnsDies]));
 }
 
-/// Found in the service: it heeded the time of a Detach only where that brought the VF back.
+/// The service used the time of a Detach only if the Detach reported the VF back.
 #[test]
 fn stale_inventory_frees_a_missing_vf() {
     is_needed(Protection::AsOfAbsent, HELD_ON_BOTH_SIDES, bounds(2, [Breakage::NetnsDies]));
@@ -105,55 +105,54 @@ fn undelivered_release_is_lost() {
     is_needed(Protection::ReleasingUntilTold, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
-/// The inventory that says so was overtaken by the Detach that repeats it.
+/// The Detach that repeats the report overtook the inventory.
 #[test]
 fn returned_vf_is_not_noticed() {
     is_needed(Protection::ReturnOffers, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
-/// Found in the service: a hello that had been sent before a newer one, and came after it, was
-/// believed.
+/// The service accepted a hello that had been sent before a newer one and arrived later.
 #[test]
 fn stale_hello_releases_unknown_attachments() {
     is_needed(Protection::NewestHello, HELD_ON_BOTH_SIDES, bounds(1, [Breakage::ConnectionBreaks]));
 }
 
-/// Found in the service: it asked for what is under way only of attachments that are held.
+/// The service checked for attaches in progress only of held attachments.
 #[test]
 fn hello_frees_the_vf_of_a_released_attach() {
     let bounds = bounds(1, [Breakage::ConnectionBreaks, Breakage::OperatorReleases]);
     is_needed(Protection::PendingIsToldOfRelease, HELD_ON_BOTH_SIDES, bounds);
 }
 
-/// Found in the programs: a Detach, even one without an attachment's id, was taken at any time.
+/// The service accepted a Detach of any session, even without an attachment's id.
 #[test]
 fn detach_of_ended_session_hits_newer_attachment() {
     let bounds = bounds(2, [Breakage::CallTimesOut, Breakage::ConnectionBreaks]);
     is_needed(Protection::DetachSessionCheck, CONFIRMED_STAYS, bounds);
 }
 
-/// Found in the agent: it told a DEL without a record once, and the inventory not again.
+/// The agent reported a DEL without a record only once, and did not send the inventory again.
 #[test]
 fn unanswered_detach_waits_for_an_old_inventory() {
     let bounds = bounds(2, [Breakage::AgentDies, Breakage::CallTimesOut]);
     is_needed(Protection::UnrecordedIsToldAgain, SETTLES, bounds);
 }
 
-/// Found in the agent: whoever gave up a repeated ADD said that the VF was home, not knowing.
+/// The agent claimed, without knowing, that the VF was home when it abandoned a repeated ADD.
 #[test]
 fn abandoned_repeated_add_frees_a_pods_vf() {
     let bounds = bounds(2, [Breakage::RecordsAreLost, Breakage::CallTimesOut]);
     is_needed(Protection::DisownClaimsNothing, HELD_ON_BOTH_SIDES, bounds);
 }
 
-/// The DPU gives a VF out again before the host has heard that it has it back.
+/// The DPU gives the VF to another attach before the host knows that its release is done.
 #[test]
 fn a_second_record_would_take_over_a_vf() {
     let bounds = Bounds { containers: 2, ..bounds(2, [Breakage::ConnectionBreaks]) };
     is_needed(Protection::OneRecordPerVf, ONE_VF, bounds);
 }
 
-/// Found in the service: after a restart it learned of a VF only from an inventory that has it clean.
+/// After a restart, the service learned of a VF only from an inventory that reported it clean.
 #[test]
 fn vf_returned_after_restart_is_not_noticed() {
     let bounds = bounds(1, [Breakage::ServiceDies, Breakage::CallTimesOut]);
@@ -181,26 +180,26 @@ fn repeat_of_dead_caller_undoes_the_answer() {
     is_needed(Protection::AnsweredStays, CONFIRMED_STAYS, bounds(2, [Breakage::CallerDies]));
 }
 
-/// Found in the service: of two calls on one connection the later may be served first.
+/// The later of two calls on one connection may be served first.
 #[test]
 fn attach_after_its_detach_leaks() {
     let bounds = bounds(1, [Breakage::CallerDies]);
     is_needed(Protection::OvertakenReservesNothing, SETTLES, bounds);
 }
 
-/// Found in the service: a Detach that was given up may be served after the next ADD was answered.
+/// An abandoned Detach may be served after the next ADD was answered.
 #[test]
 fn detach_after_a_later_attach_releases_it() {
     let faults = Bounds { faults: 2, ..bounds(2, [Breakage::CallTimesOut]) };
     is_needed(Protection::DetachBeforeLaterAttach, CONFIRMED_STAYS, faults);
 }
 
-/// With promised VFs, and so many calls of ADD.
+/// Bounds with offered VFs and this many calls of ADD.
 fn promises<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
     Bounds { promises: true, ..bounds(adds, breakable) }
 }
 
-/// With promised VFs, and two containers that want one each.
+/// Bounds with offered VFs and two containers that need one each.
 fn promises_to_two<const N: usize>(breakable: [Breakage; N]) -> Bounds {
     Bounds { containers: 2, addresses: 2, ..promises(2, breakable) }
 }
@@ -221,14 +220,14 @@ fn moved_vf_is_given_to_another_attach() {
     is_needed(Protection::PromisedToNobodyElse, CLEAN_AT_HOME, promises_to_two([]));
 }
 
-/// Found in the programs: an Attach that was repeated was answered, whichever VF it named.
+/// A repeated Attach was answered, whichever VF it named.
 #[test]
 fn speculative_vf_stays_beside_the_answered_one() {
     let bounds = Bounds { vfs: 2, ..promises(2, [Breakage::RecordsAreLost]) };
     is_needed(Protection::PromisedOrNone, SETTLES, bounds);
 }
 
-/// A late Attach comes after its VF was told of again.
+/// A late Attach arrives after its VF was offered again.
 #[test]
 fn attach_with_ended_offer_gets_a_held_vf() {
     let bounds = promises(2, [Breakage::RuntimeGivesUp]);
@@ -252,7 +251,7 @@ fn hello_reports_the_vf_of_an_add() {
     is_needed(Protection::ClaimedInUse, TAKEN_IS_GIVEN, bounds);
 }
 
-/// Found in the programs: nobody said so of a VF whose Attach had not come to the DPU.
+/// The DPU was not informed of a VF whose Attach had not arrived.
 #[test]
 fn declined_vf_is_never_offered_again() {
     is_needed(Protection::UntakenIsTold, SETTLES, promises(1, [Breakage::CallTimesOut]));
@@ -269,7 +268,7 @@ fn moved_vf_has_an_unprogrammed_representor() {
     is_needed(Protection::ClearedBeforeServing, PORT_SPEAKS_FOR_ITS_POD, bounds);
 }
 
-/// Two hosts, each of which makes so many calls of ADD, and nothing breaks.
+/// Two hosts, each with this many calls of ADD, without faults.
 fn two_hosts(adds: u8) -> Bounds {
     Bounds { hosts: 2, each: true, ..bounds(adds, []) }
 }

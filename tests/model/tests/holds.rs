@@ -1,5 +1,5 @@
-//! Everything that is promised holds in every state that can be reached within these bounds.
-//! `cargo run --release -p protocol-model -- --help` explores wider ones.
+//! All properties hold in every reachable state within these bounds. `cargo run --release -p protocol-model --
+//! --help` explores wider ones.
 #![allow(clippy::print_stdout, reason = "figures for docs/RELIABILITY.md")]
 
 use protocol_model::{
@@ -99,7 +99,7 @@ fn records_are_lost_with_two_offered_vfs() {
     assert!(extent.states > 100_000, "{extent:?}");
 }
 
-/// Two hosts that want the same address, and each suffers one of these faults.
+/// Two hosts that need the same address. Each suffers one of these faults.
 fn two_hosts_suffer<const N: usize>(breakable: [Breakage; N]) -> Extent {
     let breakable = breakable.to_vec();
     explored(Bounds { hosts: 2, faults: 1, each: true, breakable, ..Bounds::default() })
@@ -124,7 +124,7 @@ fn two_hosts_lose_answers_and_late_calls() {
 }
 
 #[test]
-fn whatever_breaks_once_at_a_host_beside_another() {
+fn one_failure_with_a_second_host() {
     let extent = explored(Bounds { hosts: 2, faults: 1, promises: true, ..Bounds::default() });
     assert!(extent.states > 100_000, "{extent:?}");
 }

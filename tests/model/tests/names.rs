@@ -1,12 +1,12 @@
-//! The functions that the model's comments name are in the programs. A name is what a comment has in backticks
-//! with `::` in it, unless it is a link: a file's path, and a function in that file.
+//! Checks that the functions in the model's comments exist in the programs. A name is text in backticks with `::`
+//! in it, unless it is a link: a file's path, and a function in that file.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// Where the paths in names begin.
+/// The folders of the paths in names.
 const ROOTS: [&str; 3] = ["host-shim/src/agent", "dpu-service/src", "crates"];
 
 fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -22,7 +22,7 @@ fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn names_in(line: &str) -> Vec<String> {
-    // Each that is quoted comes after one that is not.
+    // Quoted and unquoted pieces alternate.
     let pieces: Vec<_> = line.split('`').collect();
     let quoted = pieces.chunks_exact(2).filter(|pair| !pair[0].ends_with('['));
     let names = quoted.map(|pair| pair[1]).filter(|quoted| quoted.contains("::"));

@@ -1,5 +1,4 @@
-//! What an agent can do next, and does.
-//! In the program: host-shim/src/agent.
+//! The actions of an agent. In the program: host-shim/src/agent.
 
 use super::{
     ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes, takes_home},
@@ -18,17 +17,17 @@ use crate::{
     wire::{Answer, InFlight, Request},
 };
 
-/// What an agent can do next.
+/// An action of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentAction {
-    /// `verbs/attach.rs::attach`, `verbs/detach.rs::detach` or `verbs/release.rs::release_on_request`:
-    /// somebody gets the key's lock.
+    /// `verbs/attach.rs::attach`, `verbs/detach.rs::detach` or `verbs/release.rs::release_on_request`: a request
+    /// gets the key's lock.
     Begins(Key),
     /// `dpu/calls.rs::attach`.
     CallsAttach(Key),
     /// `dpu/calls.rs::attach`: the answer.
     HearsAttached(Key),
-    /// `verbs/guess.rs::take`: this VF.
+    /// `verbs/guess.rs::take`, with this VF.
     Takes(Key, Vf),
     /// `vfs/ahead.rs::begin`, the first half: the record.
     WritesGuess(Key),
@@ -36,11 +35,11 @@ pub enum AgentAction {
     MovesAhead(Key),
     /// `verbs/guess.rs::take_home`.
     TakesHome(Key),
-    /// `verbs/attach.rs::ask_patiently`: for too long.
+    /// `verbs/attach.rs::ask_patiently`, at its timeout.
     LosesPatience(Key),
     /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),
-    /// `verbs/attach.rs::ask_for`: the caller of an attach has gone.
+    /// `verbs/attach.rs::ask_for`: the caller of an attach is gone.
     NoticesHangup(Key, InFlight),
     /// `vfs/intake.rs::move_in_now`.
     MovesIn(Key),
@@ -58,7 +57,7 @@ pub enum AgentAction {
     CallsDetach(Key),
     /// `dpu/calls.rs::detach`: the answer.
     HearsDetached(Key),
-    /// `upkeep/keeper.rs::reconcile_locked`, unasked.
+    /// `upkeep/keeper.rs::reconcile_locked`, on its own initiative.
     Reconciles(Key),
     /// `dpu/calls.rs::deliver_detaches`.
     DeliversDetach(Key),
@@ -66,11 +65,11 @@ pub enum AgentAction {
     RestoresFreeVf(Vf),
     /// `dpu/reports.rs::send_inventory`.
     SendsInventory(HostId),
-    /// `dpu/reports.rs::hello`, the first half: what is under way is listed before what is recorded.
+    /// `dpu/reports.rs::hello`, the first half: attaches in progress are listed before records.
     Connects(HostId),
     /// `dpu/reports.rs::hello`, the second half.
     SaysHello(HostId),
-    /// `dpu/room.rs::keep_session` and `upkeep/room.rs::act_on`: the DPU says something.
+    /// `dpu/room.rs::keep_session` and `upkeep/room.rs::act_on`: a message of the DPU.
     Hears(HostId),
     /// `dpu/session.rs::keep`: the DPU has ended the session.
     NoticesEnd(HostId),
@@ -112,7 +111,7 @@ impl AgentAction {
 }
 
 impl AgentSide<'_> {
-    /// What the agent of a host can do next.
+    /// The possible actions of a host's agent.
     pub fn actions(&self, system: &System, host: HostId, add: &mut impl FnMut(AgentAction)) {
         let Some(agent) = &system.hosts[usize::from(host)].agent else { return };
         for key in system.keys().filter(|key| key.host == host) {
@@ -189,7 +188,7 @@ impl AgentSide<'_> {
             Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
             Step::RecordRelease(_) => add(AgentAction::RecordsRelease(key)),
             Step::BringHome(_) => add(AgentAction::BringsHome(key)),
-            // Where a session is about to begin, it is waited for.
+            // While a session is being opened, the call waits for it.
             Step::CallDetach(..) => {
                 if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
                     add(AgentAction::CallsDetach(key));
@@ -241,7 +240,7 @@ fn idle_actions(system: &System, agent: &Agent, key: Key, add: &mut impl FnMut(A
 }
 
 impl AgentSide<'_> {
-    /// Does what an agent can do.
+    /// Carries out an action.
     pub fn does(&self, system: &mut System, action: AgentAction) {
         match action {
             AgentAction::Begins(key) => begins(system, key),

@@ -1,6 +1,6 @@
-//! The move first: an ADD takes a VF that the DPU has promised, names it to the DPU, and meanwhile records it as a
-//! guess and moves it into the pod, where it carries nothing of an attachment yet.
-//! In the program: host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/promises}.rs.
+//! The speculative move: an ADD takes an offered VF and names it to the DPU. While it waits, it records the VF and
+//! moves it into the pod, where the VF has no attachment's settings yet. In the program:
+//! host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/promises}.rs.
 
 use super::{
     giving_up::fails_add,
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `vfs/claims.rs::try_claim`, for a key's ADD: of the promised VFs those that are clean at home, and in no record.
-    /// One that another has taken is no longer among them. Whose turn it is makes no difference.
+    /// `vfs/claims.rs::try_claim`, for a key's ADD: the offered VFs that are clean at home and in no record. A VF
+    /// that another ADD has taken is not among them. The order makes no difference.
     pub(super) fn claimable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
         let host = system.host(key);
         let is_new = agent.claimed(key).is_none() && host.by_key(key).is_none();
@@ -36,13 +36,13 @@ pub(super) fn takes(system: &mut System, key: Key, vf: Vf) {
     agent.claim(key, Some(Promise { vf, number }));
 }
 
-/// Whether the record of a guess is to be written.
+/// Whether the record of a speculative move has to be written.
 pub(super) fn is_to_be_written(system: &System, agent: &Agent, key: Key) -> bool {
     let is_beside = agent.task(key).is_some_and(|task| task.step.is_beside_guess());
     is_beside && agent.claimed(key).is_some() && system.host(key).by_key(key).is_none()
 }
 
-/// Whether the VF of a guess is to be moved: a live namespace waits for it.
+/// Whether a speculative move is due: a live namespace waits for the VF.
 pub(super) fn is_to_be_moved(system: &System, key: Key) -> bool {
     let is_beside = step(system, key).is_some_and(|step| step.is_beside_guess());
     let is_here = |guess: &AgentRecord| {
@@ -70,7 +70,7 @@ impl AgentSide<'_> {
     }
 }
 
-/// The record of a guess.
+/// The record of a speculative move.
 fn record_of(boot_id: BootId, key: Key, vf: Vf, netns: Netns) -> AgentRecord {
     let (id, address) = (AttachmentId::of_guess(key), Address(u8::MAX));
     let attachment = Record { id, key, vf, address, boot_id, phase: Phase::Held };
@@ -86,7 +86,8 @@ fn move_ahead(system: &mut System, vf: Vf, netns: Netns) {
     *system.function_mut(vf) = Function { place: Place::Pod(netns), carries: None };
 }
 
-/// `verbs/guess.rs::take_home`: the DPU does not give it, and knows that. A VF that is not back is left to the keeper.
+/// `verbs/guess.rs::take_home`: the DPU has refused the VF and knows that. The reconciler handles a VF that is not
+/// back.
 pub(super) fn takes_home(system: &mut System, key: Key) {
     let Some(Step::TakeHome(netns)) = step(system, key) else { return };
     if let Some(guess) = system.host(key).guess(key).copied() {

@@ -1,5 +1,5 @@
-//! ADD: ask the DPU, record, move the VF in, record that the pod keeps it, answer.
-//! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
+//! ADD: ask the DPU, record, move the VF in, record that the pod keeps it, answer. In the program:
+//! host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
     giving_up::{fails_add, gives_back_unused},
@@ -41,7 +41,7 @@ pub(super) fn begins_add(system: &mut System, key: Key, netns: Netns, call: Call
 }
 
 impl AgentSide<'_> {
-    /// `vfs/intake.rs::enter`, up to the record, which is written before the VF is touched.
+    /// `vfs/intake.rs::enter`, up to the record, which precedes any change of the VF.
     pub(super) fn writes_record(&self, system: &mut System, key: Key) {
         let Some(Step::WriteRecord(netns, attachment, has_asked)) = step(system, key) else {
             return;
@@ -73,7 +73,7 @@ impl AgentSide<'_> {
         }
         if self.has(Protection::RecordBeforeMove) {
             let host = system.host_mut(key);
-            // In the same transaction.
+            // Both changes are one transaction.
             if guess.is_some_and(|guess| guess.attachment.vf == attachment.vf) {
                 host.forget(AttachmentId::of_guess(key));
             }
@@ -141,13 +141,13 @@ impl AgentSide<'_> {
     }
 }
 
-/// The record of an attachment, in the phase that it was in.
+/// The record of an attachment, with its known phase.
 fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> AgentRecord {
     let phase = known.unwrap_or(AgentPhase::Attaching);
     AgentRecord { phase, ..AgentRecord::attaching(attachment, netns) }
 }
 
-/// The call, in which the VF is named that was taken.
+/// Sends the call, which names the VF that was taken.
 pub(super) fn asks(system: &mut System, key: Key) {
     let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
         return;
@@ -161,7 +161,8 @@ pub(super) fn asks(system: &mut System, key: Key) {
     set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
 }
 
-/// Where it is about the VF (`verbs/attach.rs::is_about_vfs`), another may be had, or one later.
+/// Receives the answer. After refusals about the VF (`verbs/attach.rs::is_about_vfs`), the ADD tries another VF, or
+/// later.
 pub(super) fn hears_attached(system: &mut System, key: Key) {
     let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
     let next = match system.host_mut(key).wire.take_answer(key) {
@@ -173,8 +174,7 @@ pub(super) fn hears_attached(system: &mut System, key: Key) {
     set(system, key, next, Then::AnswerAdd);
 }
 
-/// Whether whoever gives the VF back may be asked to finish that: who holds the lock of the holder's key is
-/// waited for.
+/// Whether the record may be written: the task that holds the lock of the VF's earlier holder is waited for.
 #[must_use]
 pub fn may_write_record(system: &System, key: Key, attachment: Record) -> bool {
     let host = system.host(key);
@@ -184,8 +184,7 @@ pub fn may_write_record(system: &System, key: Key, attachment: Record) -> bool {
     other.is_none_or(|other| agent.task(other.attachment.key).is_none())
 }
 
-/// `verbs/take_in.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is
-/// finished first.
+/// `verbs/take_in.rs::settle_earlier_holder`: finishes a record that waits only for the DPU's confirmation.
 pub(super) fn settles_earlier_holder(
     system: &mut System,
     key: Key,

@@ -1,5 +1,5 @@
-//! DEL and every other way back: record, bring the VF home, tell the DPU, forget.
-//! In the program: host-shim/src/agent/{verbs/detach,verbs/release,vfs/homecoming,dpu/calls}.rs.
+//! DEL and all other releases: record, move the VF back, inform the DPU, remove the record. In the program:
+//! host-shim/src/agent/{verbs/detach,verbs/release,vfs/homecoming,dpu/calls}.rs.
 
 use super::{
     giving_up::{detach_request, fails_add},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `dpu/calls.rs::detach`: without a session it fails.
+    /// `dpu/calls.rs::detach`, which fails without a session.
     pub(super) fn calls_detach(&self, system: &mut System, key: Key) {
         let Some(Step::CallDetach(giving, detach)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
@@ -31,7 +31,7 @@ impl AgentSide<'_> {
         }
     }
 
-    /// What follows a call of Detach, and with it the task.
+    /// Continues after a call of Detach.
     pub fn detach_ends(&self, system: &mut System, key: Key, is_told: bool) {
         let (giving, detach) = match step(system, key) {
             Some(Step::CallDetach(giving, detach) | Step::AwaitDetach(giving, detach, _)) => {
@@ -52,7 +52,8 @@ impl AgentSide<'_> {
                 if is_over {
                     host.forget(id);
                 }
-                // Another VF that the DPU had for the key of a guess is freed by the inventory that has it.
+                // If the DPU had given the key another VF than the speculative one, the next inventory frees that
+                // VF.
                 if is_over
                     && id.is_of_guess()
                     && let Some(agent) = &mut host.agent
@@ -80,7 +81,7 @@ impl AgentSide<'_> {
         release_ends(system, key);
     }
 
-    /// A call gets no answer any more.
+    /// A call will get no answer.
     pub fn call_fails(&self, system: &mut System, key: Key, in_flight: InFlight) {
         system.abandon(key, in_flight);
         match step(system, key) {
@@ -107,7 +108,7 @@ pub(super) fn begins_del(system: &mut System, key: Key) {
     set(system, key, step, Then::AnswerDel);
 }
 
-/// `vfs/abroad.rs::fetch_from_pod`: the pod has a VF that no record holds.
+/// `vfs/abroad.rs::fetch_from_pod`: moves back a VF of the pod that no record holds.
 pub(super) fn fetches_from_pod(system: &mut System, key: Key) -> bool {
     let netns = Netns { key, sandbox: system.container(key).sandboxes };
     let has_it = |vf: &Vf| system.function(*vf).place == Place::Pod(netns);
@@ -128,8 +129,8 @@ pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: Attac
     set(system, key, step, Then::Nothing);
 }
 
-/// `verbs/release.rs::leave`; for a DEL `verbs/release.rs::leave_at_once`: the DPU is told at once, unless the record is a
-/// guess's.
+/// `verbs/release.rs::leave`; for a DEL `verbs/release.rs::leave_at_once`: the DPU is informed at once, except
+/// about a speculative record.
 pub(super) fn begins_release(system: &mut System, key: Key) {
     let Some(Step::BeginRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
@@ -145,8 +146,9 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
     set(system, key, step, then);
 }
 
-/// `vfs/homecoming.rs::begin`. Of a DEL the program writes this while the DPU is told. Here the record comes after the
-/// answer; that it is there before the DPU knows is seen where there is no session, and of the other ways to release.
+/// `vfs/homecoming.rs::begin`. For a DEL, the program writes the record while it informs the DPU; the model writes
+/// it after the answer. Other releases, and those without a session, show that the record precedes the DPU's
+/// knowledge.
 pub(super) fn records_release(system: &mut System, key: Key) {
     let Some(Step::RecordRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
@@ -164,7 +166,8 @@ fn records_as_releasing(system: &mut System, key: Key, id: AttachmentId) {
 }
 
 impl AgentSide<'_> {
-    /// `vfs/homecoming.rs::bring_out`. Then a DEL is answered; what is left is `verbs/release.rs::settle` up to the call.
+    /// `vfs/homecoming.rs::bring_out`. Then a DEL is answered; the rest is `verbs/release.rs::settle` up to the
+    /// call.
     pub(super) fn brings_home(&self, system: &mut System, key: Key) {
         let Some(Step::BringHome(id)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
@@ -187,7 +190,7 @@ impl AgentSide<'_> {
         set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
     }
 
-    /// `verbs/release.rs::giving_back`: of a guess its key, and its VF.
+    /// `verbs/release.rs::giving_back`: a speculative attach is released by its key and its VF.
     fn giving_back(&self, system: &mut System, record: &AgentRecord, is_home: bool) -> Detach {
         let Record { id, key, vf, .. } = record.attachment;
         match record.is_guess() && self.has(Protection::GuessDisownedByKey) {
@@ -200,7 +203,7 @@ impl AgentSide<'_> {
     }
 }
 
-/// What waits for the end of a release, and for that of other calls of Detach.
+/// Continues with what waits for the end of a release or another call of Detach.
 pub(super) fn release_ends(system: &mut System, key: Key) {
     let Some(then) = then(system, key) else { return };
     match then {
@@ -217,7 +220,7 @@ pub(super) fn release_ends(system: &mut System, key: Key) {
     }
 }
 
-/// The runtime hears of its DEL, and removes the sandbox.
+/// The runtime gets the answer to its DEL, and removes the sandbox.
 pub(super) fn answer_del(system: &mut System, key: Key) {
     system.container_mut(key).life = Life::Absent;
     system.netns_dies(key);

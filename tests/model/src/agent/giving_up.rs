@@ -1,5 +1,5 @@
-//! An ADD that fails or is given up: what it has made that nobody was answered goes back.
-//! In the program: host-shim/src/agent/{verbs/attach,dpu/calls}.rs.
+//! A failed or abandoned ADD: what it has made without an answer is undone. In the program:
+//! host-shim/src/agent/{verbs/attach,dpu/calls}.rs.
 
 use super::{
     memory::{Giving, Step, Then},
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `dpu/calls.rs::disown`: an attach is given up though its answer never came.
+    /// `dpu/calls.rs::disown`: abandons an attach whose answer never came.
     pub fn disowns(&self, system: &mut System, key: Key) {
         let was_asked = !matches!(step(system, key), Some(Step::CallAttach(_, None)));
         if !was_asked || system.host(key).by_key(key).is_some() {
@@ -29,8 +29,8 @@ impl AgentSide<'_> {
     }
 }
 
-/// An ADD fails, if anybody hears of it. What it has made that nobody was answered is given back, unless
-/// a repeat of it waits: `verbs/release.rs::take_back_unanswered`.
+/// Fails an ADD, if its caller waits. Undoes what it has made unless a repeated ADD waits:
+/// `verbs/release.rs::take_back_unanswered`.
 pub(super) fn fails_add(system: &mut System, key: Key) {
     if is_awaited(system, key) {
         let container = system.container_mut(key);
@@ -45,7 +45,7 @@ pub(super) fn fails_add(system: &mut System, key: Key) {
     }
 }
 
-/// What an ADD has made that nobody was answered, and that no repeat waits for.
+/// The attachment of an ADD that was not answered, if no repeated ADD waits.
 pub(super) fn unanswered(system: &System, key: Key) -> Option<AttachmentId> {
     let host = system.host(key);
     let record = host.by_key(key).filter(|record| record.phase == AgentPhase::Attaching)?;
@@ -62,7 +62,7 @@ pub fn gives_back_unused(system: &mut System, key: Key, attachment: Record, foun
     set(system, key, Step::CallDetach(Giving::Unused, detach), Then::FailAdd);
 }
 
-/// Whether the caller of an ADD has gone, and a repeat of it waits.
+/// Whether the caller of an ADD is gone, and a repeated ADD waits.
 pub(super) fn is_left_to_repeat(system: &System, key: Key) -> bool {
     let agent = system.host(key).agent.as_ref();
     !is_awaited(system, key) && agent.is_some_and(|agent| agent.is_repeated(key))
@@ -76,7 +76,7 @@ pub(super) fn leaves_to_repeat(system: &mut System, key: Key, detach: Detach) {
     fails_add(system, key);
 }
 
-/// `dpu/calls.rs::detach_request`, as of now.
+/// `dpu/calls.rs::detach_request`, with the current time.
 pub(super) fn detach_request(
     system: &mut System,
     key: Key,

@@ -1,4 +1,4 @@
-//! What the agent has in memory.
+//! The agent's memory.
 
 use std::collections::BTreeMap;
 
@@ -7,107 +7,107 @@ use crate::{
     wire::{Detach, VfCondition},
 };
 
-/// What the agent has in memory besides its records.
+/// The agent's memory, without its records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Agent {
-    /// How it stands with the DPU.
+    /// The state of its connection to the DPU.
     pub standing: Standing,
-    /// What is under way with each container's key: who is here holds the key's lock.
+    /// The task of each container's key, which holds the key's lock.
     pub tasks: Vec<Option<Task>>,
-    /// The call of ADD that each key's task is of.
+    /// The call of ADD that each key's task belongs to.
     pub calls: Vec<CallId>,
-    /// The VFs that the DPU has promised in the session and that no ADD has taken, with the numbers of that.
+    /// The session's offered VFs that no ADD has taken, with the numbers of their offers.
     pub promises: BTreeMap<Vf, u8>,
-    /// What each key's ADD has taken of them, until its VF is recorded or all is taken back.
+    /// The offer that each key's ADD has taken, until its VF is recorded or the ADD is undone.
     pub claims: Vec<Option<Promise>>,
-    /// Who waits for the lock.
+    /// The requests that wait for each key's lock.
     pub waiting: Vec<Vec<Wish>>,
-    /// What calls whose answers never came may have left on the DPU.
+    /// Pending detaches: calls without an answer may have left attachments on the DPU.
     pub undelivered: Vec<Detach>,
-    /// What came into its pod while nobody could be told.
+    /// Attachments that went live without a session to report them.
     pub untold: Vec<AttachmentId>,
-    /// What the DPU was told last. `None`: it is to be told anew.
+    /// The latest inventory sent. `None`: it has to be sent again.
     pub sent_inventory: Option<Vec<(Vf, VfCondition)>>,
 }
 
-/// How it stands with the DPU.
+/// The state of the connection to the DPU.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// There is no session.
     Down,
-    /// A hello is being written: what is under way has been listed.
+    /// A hello is being written. The attaches in progress have been listed.
     Connecting(Vec<Key>),
-    /// The hello is on its way.
+    /// The hello was sent.
     Opening(SessionId),
-    /// The DPU has welcomed the host.
+    /// The DPU has replied to the hello.
     Up(SessionId),
 }
 
-/// What somebody wants of an attachment.
+/// A request for an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wish {
-    /// The runtime: ADD.
+    /// ADD, from the runtime.
     Add(Netns, CallId),
-    /// The runtime: DEL.
+    /// DEL, from the runtime.
     Del,
-    /// The DPU: give it back.
+    /// A release, from the DPU.
     Release(AttachmentId),
 }
 
-/// What is under way with a key.
+/// The task of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
     /// The next step.
     pub step: Step,
-    /// What follows the last one.
+    /// What follows the last step.
     pub then: Then,
 }
 
 /// A step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Ask the DPU, on another session than the one that was asked before.
+    /// Ask the DPU, in another session than the one that was asked before.
     CallAttach(Netns, Option<SessionId>),
-    /// Ask the DPU again, which could not give what was asked for.
+    /// Ask the DPU again after a refusal about the VF.
     AskAgain(Netns),
-    /// It was asked.
+    /// Wait for the answer.
     AwaitAttach(Netns, SessionId),
-    /// Take the VF of a guess home, which the DPU does not give.
+    /// Move back a speculatively moved VF that the DPU has refused.
     TakeHome(Netns),
-    /// Write the record. An earlier holder of the VF was asked to finish.
+    /// Write the record. `true`: the VF's earlier holder was asked to finish.
     WriteRecord(Netns, Record, bool),
     /// Move the VF into the pod.
     MoveIn(Netns, Record),
     /// Record that the pod keeps it.
     Keep(Netns, Record),
-    /// Answer the ADD. It was answered before, or not.
+    /// Answer the ADD. `true`: it was answered before.
     Answer(Netns, Record, bool),
-    /// Begin to give it back.
+    /// Begin a release.
     BeginRelease(AttachmentId),
-    /// Record that it is being given back, of which the DPU could not be told.
+    /// Record the release, which could not be reported to the DPU.
     RecordRelease(AttachmentId),
-    /// Get the VF home.
+    /// Move the VF back.
     BringHome(AttachmentId),
-    /// Tell the DPU.
+    /// Send a Detach.
     CallDetach(Giving, Detach),
-    /// It was told.
+    /// Wait for its answer.
     AwaitDetach(Giving, Detach, SessionId),
 }
 
-/// What a Detach is for.
+/// The reason of a Detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Giving {
-    /// A record's attachment, whose VF is leaving its pod.
+    /// A recorded attachment whose VF is leaving its pod.
     Leaving(AttachmentId),
-    /// A record's attachment, whose VF is home or not.
+    /// A recorded attachment. `true`: the VF is home.
     Recorded(AttachmentId, bool),
     /// A DEL without a record.
     Unrecorded,
-    /// A release of the DPU's without a record.
+    /// A release requested by the DPU without a record.
     Unknown,
     /// An attachment that could not be recorded.
     Unused,
-    /// What a call without an answer has left, perhaps.
+    /// An attachment that a call without an answer may have left.
     Disowned,
 }
 
@@ -116,18 +116,18 @@ pub enum Giving {
 pub enum Then {
     /// ADD succeeds.
     AnswerAdd,
-    /// ADD goes on: an earlier attachment of the key was in its way.
+    /// ADD continues: an earlier attachment of the key has been released.
     GoOn(Netns),
     /// ADD fails.
     FailAdd,
     /// DEL succeeds.
     AnswerDel,
-    /// Nobody waits.
+    /// No caller waits.
     Nothing,
 }
 
 impl Agent {
-    /// A process that has just been started.
+    /// A new process.
     #[must_use]
     pub fn new(containers: usize) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Agent {
         }
     }
 
-    /// What is under way with a key.
+    /// The task of a key.
     #[must_use]
     pub fn task(&self, key: Key) -> Option<&Task> {
         self.tasks[usize::from(key.container)].as_ref()
@@ -158,7 +158,7 @@ impl Agent {
         self.calls[usize::from(key.container)] = 0;
     }
 
-    /// What a key's ADD has taken.
+    /// The offer that a key's ADD has taken.
     #[must_use]
     pub fn claimed(&self, key: Key) -> Option<Promise> {
         self.claims[usize::from(key.container)]
@@ -180,7 +180,7 @@ impl Agent {
         waiting.iter().any(|wish| matches!(wish, Wish::Add(..)))
     }
 
-    /// The session in force.
+    /// The current session.
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {
         match self.standing {
@@ -196,7 +196,7 @@ impl Agent {
         self.undelivered.sort_unstable();
     }
 
-    /// Whether somebody waits for a key's lock.
+    /// Whether a request waits for a key's lock.
     #[must_use]
     pub fn is_wanted(&self, key: Key) -> bool {
         !self.waiting[usize::from(key.container)].is_empty()
@@ -204,7 +204,7 @@ impl Agent {
 }
 
 impl Step {
-    /// Whether the record of a guess and its move go on beside it: until the call is over.
+    /// Whether a speculative record and move continue in parallel: until the call is over.
     pub(super) fn is_beside_guess(&self) -> bool {
         matches!(
             self,
@@ -217,10 +217,10 @@ impl Step {
 }
 
 impl Task {
-    /// Whether an attach is under way that nobody was answered, as `dpu/reports.rs::enter_pending` says.
+    /// Whether an unanswered attach is in progress, as `dpu/reports.rs::enter_pending` decides.
     pub(super) fn is_pending(&self, is_claiming: bool) -> bool {
         match self.step {
-            // Before it was asked for, a hello must not make the DPU wait for it.
+            // Before the DPU was asked, a hello must not make it wait for this attach.
             Step::CallAttach(_, asked) => asked.is_some() || is_claiming,
             Step::AskAgain(_)
             | Step::AwaitAttach(..)

@@ -1,5 +1,5 @@
-//! What the agent does unasked: at its start, by its keeper, and of what it could not deliver.
-//! In the program: host-shim/src/agent/{run,upkeep/keeper,dpu/calls}.rs.
+//! What the agent does on its own initiative: at its start, in its reconciler, and with pending detaches. In the
+//! program: host-shim/src/agent/{run,upkeep/keeper,dpu/calls}.rs.
 
 use super::{
     giving_up::unanswered,
@@ -23,7 +23,7 @@ pub(super) fn is_within_reach(system: &System, record: &AgentRecord) -> bool {
     }
 }
 
-/// Whether `upkeep/keeper.rs::reconcile_locked` has anything to do for a key, and what.
+/// The work of `upkeep/keeper.rs::reconcile_locked` for a key, if there is any.
 pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
     let host = system.host(key);
     let record = host.by_key(key)?;
@@ -56,8 +56,8 @@ pub(super) fn reconciles(system: &mut System, key: Key) {
 }
 
 impl AgentSide<'_> {
-    /// `run.rs::keep`: records of an earlier boot, and those of ADDs that nobody was answered, are being
-    /// given back before anybody is served.
+    /// `run.rs::keep`: records of an earlier boot, and of ADDs that were not answered, are marked as releasing
+    /// before the agent serves calls.
     pub fn starts(&self, system: &mut System, host: HostId) {
         let host = &mut system.hosts[usize::from(host)];
         let boot_id = host.boot_id;
@@ -83,7 +83,7 @@ pub(super) fn delivers_detach(system: &mut System, key: Key) {
     let Some(place) = agent.undelivered.iter().position(|detach| detach.key == key) else { return };
     let detach = agent.undelivered[place];
     match has_record {
-        // The same attach was tried again.
+        // The same attach was repeated.
         true => drop(agent.undelivered.remove(place)),
         false => set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::Nothing),
     }

@@ -1,4 +1,4 @@
-//! What the agent tells the DPU in its session, and hears of it. In the program:
+//! The agent's messages to the DPU, and the DPU's messages to it. In the program:
 //! host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/room,upkeep/room}.rs.
 
 use super::{
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `dpu/reports.rs::hello`, as far as it lists what is under way.
+    /// `dpu/reports.rs::hello`, up to the list of attaches in progress.
     pub(super) fn connects(&self, system: &mut System, host: HostId) {
         let Some(agent) = &mut system.hosts[usize::from(host)].agent else { return };
         agent.untold.clear();
@@ -26,7 +26,7 @@ impl AgentSide<'_> {
     }
 }
 
-/// The keys of attaches under way.
+/// The keys of attaches in progress.
 pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
     let tasks = (0..).zip(&agent.tasks);
     let pending = tasks.filter(|(container, task)| {
@@ -37,7 +37,7 @@ pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
 }
 
 impl AgentSide<'_> {
-    /// How the host's VFs are: `dpu/inventory.rs::physical_functions`.
+    /// `dpu/inventory.rs::physical_functions`: the state of the host's VFs.
     fn conditions(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
         let of_host = &system.hosts[usize::from(host)];
         let is_claimed = |vf| {
@@ -53,8 +53,8 @@ impl AgentSide<'_> {
         system.vfs_of(host).map(|vf| (vf, condition(vf))).collect()
     }
 
-    /// `dpu/inventory.rs::in_session`. That a VF is taken of those that are promised in the session makes no
-    /// difference, and is not told here.
+    /// `dpu/inventory.rs::in_session`. Leaves out VFs whose offers were taken in this session, since that makes no
+    /// difference.
     fn news(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
         let of_host = &system.hosts[usize::from(host)];
         let is_taken = |vf: Vf| {
@@ -66,7 +66,7 @@ impl AgentSide<'_> {
         self.conditions(system, host).into_iter().filter(|(vf, _)| !is_taken(*vf)).collect()
     }
 
-    /// Whether the DPU was told otherwise last, or is to be told once more.
+    /// Whether the inventory differs from the latest one sent, or has to be sent again.
     pub(super) fn has_inventory(&self, system: &System, host: HostId, agent: &Agent) -> bool {
         let is_told = |sent: &Vec<_>| self.news(system, host).iter().all(|it| sent.contains(it));
         !agent.sent_inventory.as_ref().is_some_and(is_told)
@@ -89,7 +89,7 @@ impl AgentSide<'_> {
         }
     }
 
-    /// `dpu/reports.rs::hello`, as far as it lists what is recorded.
+    /// `dpu/reports.rs::hello`, from the records on.
     pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
         let as_of = system.hosts[usize::from(host)].clock;
         let inventory = Inventory { as_of, conditions: self.conditions(system, host) };
@@ -150,7 +150,7 @@ pub(super) fn hears(system: &mut System, host: HostId) {
 }
 
 impl AgentSide<'_> {
-    /// Calls on the connection go on: only the stream has ended.
+    /// Only the stream has ended: calls on the connection continue.
     pub(super) fn notices_end(&self, system: &mut System, host: HostId) {
         let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
             return;
@@ -161,7 +161,7 @@ impl AgentSide<'_> {
         }
     }
 
-    /// The session is over, and with it what was promised: `dpu/established.rs::close_promises`.
+    /// Ends the session and its offers: `dpu/established.rs::close_promises`.
     pub fn goes_down(&self, agent: &mut Agent) {
         agent.standing = Standing::Down;
         if self.has(Protection::ClosedBeforeHello) {

@@ -1,4 +1,4 @@
-//! What agents do differently where a protection is taken out.
+//! The agents' side of the protocol, with its protections.
 
 use crate::protection::{Protection, Protections};
 
@@ -9,7 +9,7 @@ pub struct AgentSide<'a> {
 }
 
 impl<'a> AgentSide<'a> {
-    /// That of agents with these protections.
+    /// The side of agents with these protections.
     #[must_use]
     pub fn new(protections: Protections<'a>) -> Self {
         Self { protections }

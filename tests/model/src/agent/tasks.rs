@@ -1,4 +1,4 @@
-//! The task that holds a key's lock: where it is, and where it goes on.
+//! The task that holds a key's lock.
 
 use super::memory::{Step, Then};
 use crate::{
@@ -29,8 +29,8 @@ pub(super) fn ends(system: &mut System, key: Key) {
     }
 }
 
-/// `verbs/guess.rs::tell`, or `verbs/release.rs::forget` where a guess is recorded: that what an ADD has taken for
-/// nothing is at home. Of what was taken in a session that is over nobody is told.
+/// `verbs/guess.rs::tell`, or `verbs/release.rs::forget` after a speculative record: declines the offer of a VF
+/// that is at home unused. Offers of an ended session are not declined.
 pub(super) fn lets_go(system: &mut System, key: Key) {
     let host = system.host_mut(key);
     if host.guess(key).is_some() {
@@ -51,13 +51,13 @@ pub(super) fn move_vf(system: &mut System, attachment: Record, netns: Netns) {
     *system.function_mut(attachment.vf) = Function { place: Place::Pod(netns), carries };
 }
 
-/// The call of ADD that a key's task is of.
+/// The call of ADD that a key's task belongs to.
 pub(super) fn call(system: &System, key: Key) -> CallId {
     let agent = system.host(key).agent.as_ref();
     agent.map_or(0, |agent| agent.calls[usize::from(key.container)])
 }
 
-/// `caller.rs::is_waiting`, of the ADD that a key's task is of.
+/// `caller.rs::is_waiting`, for the ADD that a key's task belongs to.
 pub(super) fn is_awaited(system: &System, key: Key) -> bool {
     system.is_awaited(key, call(system, key))
 }

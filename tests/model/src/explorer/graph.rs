@@ -1,4 +1,4 @@
-//! The graph of all states visited, and the ways through it.
+//! The graph of all visited states, and paths through it.
 
 use std::{
     collections::HashMap,
@@ -12,12 +12,12 @@ pub(super) struct Graph<'a, M: Model> {
     model: &'a M,
     numbers: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
     visited: Vec<Visited<M::Action>>,
-    /// Steps of progress, each as (to, from).
+    /// Progress steps as (to, from).
     progress: Vec<(u32, u32)>,
 }
 
 struct Visited<A> {
-    /// The first way to it.
+    /// The first step that reached it.
     from: Option<(u32, A)>,
     is_settled: bool,
 }
@@ -27,7 +27,7 @@ impl<'a, M: Model> Graph<'a, M> {
         Self { model, numbers: HashMap::default(), visited: Vec::new(), progress: Vec::new() }
     }
 
-    /// The number of a state, new or not.
+    /// The number of a state. Adds the state if it is new.
     pub(super) fn visit(&mut self, state: &M::State, from: Option<(u32, M::Action)>) -> u32 {
         let next = u32::try_from(self.visited.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(self.model.fingerprint(state)).or_insert(next);
@@ -48,7 +48,7 @@ impl<'a, M: Model> Graph<'a, M> {
         }
     }
 
-    /// Goes back from the settled states along all steps of progress.
+    /// Marks the states from which progress leads to a settled one. Fails if a state is not marked.
     pub(super) fn check_all_settle(&self) -> Result<(), Box<Counterexample<M>>> {
         let mut settles: Vec<bool> = self.visited.iter().map(|state| state.is_settled).collect();
         let mut steps = self.progress.clone();
@@ -69,12 +69,12 @@ impl<'a, M: Model> Graph<'a, M> {
         }
     }
 
-    /// How many states were visited.
+    /// The number of visited states.
     pub(super) fn len(&self) -> usize {
         self.visited.len()
     }
 
-    /// Notes a step that happens by itself if nothing breaks.
+    /// Adds a progress step.
     pub(super) fn note_progress(&mut self, from: u32, to: u32) {
         self.progress.push((to, from));
     }
@@ -116,14 +116,14 @@ impl<'a, M: Model> Graph<'a, M> {
         Box::new(Counterexample { promise, actions, state })
     }
 
-    /// Breadth first, the last state visited is one of the deepest.
+    /// The depth of the last state visited, which is one of the deepest in breadth-first order.
     pub(super) fn depth(&self) -> usize {
         let last = u32::try_from(self.visited.len().saturating_sub(1)).unwrap_or(u32::MAX);
         self.way_to(last).len()
     }
 }
 
-/// A hasher for fingerprints, which are hashes already.
+/// A hasher for fingerprints, which are already hashes.
 #[derive(Default)]
 struct AsItIs(u64);
 

@@ -1,25 +1,25 @@
-//! What is explored, and what comes of it where a promise is broken.
+//! The trait of models, and counterexamples.
 
 use std::fmt::{self, Debug};
 
-/// What is explored.
+/// A model to explore.
 pub trait Model {
-    /// All there is at one moment.
+    /// A state.
     type State: Clone + Debug;
-    /// One thing that can happen.
+    /// A step.
     type Action: Copy + Debug;
 
-    /// Where it begins.
+    /// The initial state.
     fn initial(&self) -> Self::State;
-    /// Appends what can happen next.
+    /// Appends the possible actions.
     fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>);
     /// The state after `action`, which is one of [`Self::actions`].
     fn next(&self, state: &Self::State, action: Self::Action) -> Self::State;
-    /// Whether the action happens by itself, sooner or later, if nothing breaks.
+    /// Whether the action happens eventually without any fault.
     fn is_progress(&self, action: Self::Action) -> bool;
-    /// What tells states apart. Those that differ only in the names of what is alike may have the same.
+    /// Identifies states. States that are equal up to renaming may have the same fingerprint.
     fn fingerprint(&self, state: &Self::State) -> u64;
-    /// The name of a promise about steps that this one breaks, if any.
+    /// The name of the property that this step breaks, if any.
     fn broken_by_step(
         &self,
         before: &Self::State,
@@ -28,22 +28,22 @@ pub trait Model {
     ) -> Option<&'static str>;
     /// The name of an invariant that the state breaks, if any.
     fn broken_invariant(&self, state: &Self::State) -> Option<&'static str>;
-    /// Whether all is in order, and nothing is left over.
+    /// Whether nothing is left to do.
     fn is_settled(&self, state: &Self::State) -> bool;
 }
 
-/// A way to a state that breaks a promise.
+/// A path to a state that breaks a property.
 #[derive(Clone, Debug)]
 pub struct Counterexample<M: Model> {
-    /// The promise.
+    /// The broken property.
     pub promise: &'static str,
-    /// What happened, from the beginning.
+    /// The actions from the initial state.
     pub actions: Vec<M::Action>,
-    /// Where it ended.
+    /// The last state.
     pub state: M::State,
 }
 
-/// The promise that is broken where a state can't settle.
+/// The property that is broken if a state cannot settle.
 pub const SETTLES: &str = "once nothing breaks any more, all is in order and nothing is left over";
 
 impl<M: Model> fmt::Display for Counterexample<M> {

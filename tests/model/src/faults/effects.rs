@@ -1,4 +1,4 @@
-//! What follows when something breaks.
+//! The effects of faults.
 
 use super::{Fault, Faults, Forgotten};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Faults<'_> {
-    /// Breaks something.
+    /// Carries out a fault.
     pub fn breaks(&self, system: &mut System, fault: Fault) {
         match fault {
             Fault::AgentDies(host, in_flight, forgotten) => {
@@ -42,7 +42,7 @@ impl Faults<'_> {
             Some(Step::CallAttach(..) | Step::AskAgain(_) | Step::AwaitAttach(..)) => {
                 self.agents.disowns(system, key);
             }
-            // Who holds its VF is not waited for any longer.
+            // The earlier holder of the VF is not waited for any longer.
             Some(Step::WriteRecord(_, attachment, _)) => {
                 gives_back_unused(system, key, attachment, false);
             }
@@ -51,7 +51,7 @@ impl Faults<'_> {
         }
     }
 
-    /// A host's connection breaks; its agent sees it.
+    /// A host's connection breaks, and its agent notices.
     fn connection_breaks(&self, system: &mut System, host: HostId, in_flight: InFlight) {
         for key in system.keys().filter(|key| key.host == host).collect::<Vec<_>>() {
             self.agents.call_fails(system, key, in_flight);
@@ -63,7 +63,7 @@ impl Faults<'_> {
         }
     }
 
-    /// The service's process ends, and with it all connections.
+    /// The service's process ends with all connections.
     fn service_dies(&self, system: &mut System) {
         system.dpu.service = None;
         for host in system.host_ids() {
@@ -72,7 +72,7 @@ impl Faults<'_> {
         }
     }
 
-    /// What an operator takes away, the host is told to give back.
+    /// The host is asked to release what an operator releases.
     fn operator_releases(&self, system: &mut System, key: Key) {
         let Some(service) = system.service_mut() else { return };
         let Some(id) = service.by_key(key).map(|entry| entry.record.id) else { return };
@@ -85,12 +85,12 @@ impl Faults<'_> {
     }
 }
 
-/// The agent's process ends, and what was under way with it.
+/// The agent's process ends with its tasks.
 fn agent_dies(system: &mut System, host: HostId, in_flight: InFlight, forgotten: Forgotten) {
     let keys: Vec<_> = system.keys().filter(|key| key.host == host).collect();
     for key in &keys {
         system.abandon(*key, in_flight);
-        // Kept, and not answered: this takes a DEL, and so a runtime.
+        // Recorded as kept but not answered: this takes a DEL, and therefore a runtime.
         let is_kept = is_kept_unanswered(system, *key);
         let container = system.container_mut(*key);
         let is_calling = matches!(container.life, Life::Adding | Life::Deleting);
@@ -115,8 +115,8 @@ fn records_are_lost(system: &mut System, host: HostId) {
     system.lost.sort_unstable();
 }
 
-/// Nothing of the old boot is left: no process, no namespace, no connection. The card makes its VFs
-/// anew, which the agent may be ahead of.
+/// Nothing of the old boot remains: no process, no namespace, no connection. The card creates its VFs again,
+/// possibly after the agent has started.
 fn host_reboots(system: &mut System, host: HostId, forgotten: Forgotten) {
     agent_dies(system, host, InFlight::Lost, forgotten);
     for vf in system.vfs_of(host) {

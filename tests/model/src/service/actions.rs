@@ -1,5 +1,4 @@
-//! What the service can do next, and does.
-//! In the program: dpu-service/src.
+//! The actions of the service. In the program: dpu-service/src.
 
 use super::{
     attach::Asked,
@@ -14,7 +13,7 @@ use crate::{
     wire::{Call, Request, Wire},
 };
 
-/// What the service can do next.
+/// An action of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
     /// `attachments/attach.rs::admit`, or `attachments/detach.rs::detach_now` up to
@@ -22,8 +21,7 @@ pub enum ServiceAction {
     TakesUp(Request),
     /// `attachments/attach.rs::write`.
     Commits(Key),
-    /// `attachments/ports.rs::program`, or `attachments/ports.rs::program_rest` for a call that is
-    /// repeated.
+    /// `attachments/ports.rs::program`, or `attachments/ports.rs::program_rest` for a repeated call.
     Programs(Key),
     /// `attachments/engine.rs::unprogram`.
     Unprograms(Key),
@@ -34,7 +32,7 @@ pub enum ServiceAction {
     Reads(HostId, SessionId),
     /// `attachments/hello.rs::end`: a verdict gets the key's lock.
     CarriesOut(HostId, AttachmentId),
-    /// `api/session.rs::hold`: all that the hello's words settle is settled.
+    /// `api/session.rs::hold`: everything that follows from the hello is done.
     Welcomes(HostId, SessionId),
     /// `api/session.rs::send_offers`.
     Promises(HostId, SessionId),
@@ -49,7 +47,7 @@ pub enum ServiceAction {
 }
 
 impl ServiceAction {
-    /// The host whose words or attachment it is about.
+    /// The host of the message or attachment.
     #[must_use]
     pub fn host(self) -> HostId {
         match self {
@@ -70,7 +68,7 @@ impl ServiceAction {
 }
 
 impl ServiceSide<'_> {
-    /// What the service can do next.
+    /// The possible actions of the service.
     pub fn actions(&self, system: &System, add: &mut impl FnMut(ServiceAction)) {
         let Some(service) = &system.dpu.service else { return };
         for (host, of_host) in (0..).zip(&system.hosts) {
@@ -95,7 +93,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// Does what the service can do.
+    /// Carries out an action.
     pub fn does(&self, system: &mut System, action: ServiceAction) {
         match action {
             ServiceAction::TakesUp(request) => self.takes_up(system, request),
@@ -149,7 +147,7 @@ impl ServiceSide<'_> {
 }
 
 fn messages(service: &Service, host: HostId, wire: &Wire, add: &mut impl FnMut(ServiceAction)) {
-    // Nothing of a session is read while its hello is being evaluated.
+    // The service reads nothing of a session while it evaluates its hello.
     let streams = wire.streams.iter();
     for stream in streams.filter(|stream| !service.is_greeting(host, stream.session)) {
         if !stream.up.is_empty() {
@@ -160,7 +158,7 @@ fn messages(service: &Service, host: HostId, wire: &Wire, add: &mut impl FnMut(S
     }
 }
 
-/// Disk and kernel do not wait for each other.
+/// Disk and kernel work in parallel.
 fn steps(flow: Flow, add: &mut impl FnMut(ServiceAction)) {
     let Flow { key, work, .. } = flow;
     let (disk, kernel) = match work {

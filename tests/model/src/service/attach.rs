@@ -12,7 +12,7 @@ use crate::{
     wire::Answer,
 };
 
-/// What an Attach says of itself.
+/// The fields of an Attach.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) session: SessionId,
@@ -88,7 +88,7 @@ impl ServiceSide<'_> {
         (is_own && is_it && service.is_idle(vf)).then_some(vf)
     }
 
-    /// `vf-alloc/src/allocator.rs::choose`: the first free VF of the host's own.
+    /// `vf-alloc/src/allocator.rs::choose`: the first free VF of the host.
     pub(super) fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
         let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
         let is_promised = |vf: &Vf| {
@@ -98,7 +98,7 @@ impl ServiceSide<'_> {
         offered.find(|vf| service.is_idle(**vf) && !is_promised(vf)).copied()
     }
 
-    /// `ipam/src/pool.rs::allocate`: the first free address. None rests, which is the hardest case.
+    /// `ipam/src/pool.rs::allocate`: the first free address. There is no cool-down, which is the hardest case.
     fn free_address(&self, service: &Service) -> Option<Address> {
         let is_held = |address| {
             service.entries.iter().any(|entry| {
@@ -134,7 +134,7 @@ impl ServiceSide<'_> {
         self.answers_attach(system, key);
     }
 
-    /// Once disk and kernel are done.
+    /// Answers once disk and kernel are done.
     fn answers_attach(&self, system: &mut System, key: Key) {
         let Some(service) = system.dpu.service.as_mut() else { return };
         let Some(flow) = service.flow_mut(key) else { return };

@@ -1,4 +1,4 @@
-//! The way back: unprogram and record in either order, then free and answer. In the program:
+//! Release: unprogram and record in either order, then free and answer. In the program:
 //! dpu-service/src/attachments/{detach,welcome}.rs.
 
 use super::{
@@ -30,7 +30,7 @@ impl ServiceSide<'_> {
             }
             return;
         }
-        // Under the key's lock from here to its end: an Attach sees either nothing of it or all.
+        // The key is locked from here to the end, so an Attach sees all of it or nothing.
         if let Some((_, boot_id)) = service.sessions.get(&key.host).copied() {
             service.note_overtaken(key, boot_id, as_of);
         }
@@ -59,7 +59,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/registry/entries.rs::by_key`: a key names its host.
+    /// `attachments/registry/entries.rs::by_key`: a key includes its host.
     pub(super) fn finds(&self, service: &Service, key: Key) -> Option<Entry> {
         let is_it = |entry: &&Entry| {
             let of = entry.record.key;
@@ -107,8 +107,8 @@ impl ServiceSide<'_> {
         self.answers_detach(system, key);
     }
 
-    /// Once disk and kernel are done. `attachments/registry/mod.rs::free`, in which
-    /// `vf-alloc/src/allocator.rs::release` offers the VF again.
+    /// Answers once disk and kernel are done. `attachments/registry/mod.rs::free`, in which
+    /// `vf-alloc/src/allocator.rs::release` marks the VF as free.
     fn answers_detach(&self, system: &mut System, key: Key) {
         let Some(service) = system.dpu.service.as_mut() else { return };
         let Some(flow) = service.flow(key) else { return };

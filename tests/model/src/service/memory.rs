@@ -1,35 +1,35 @@
-//! What the service has in memory.
+//! The service's memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::names::{AttachmentId, BootId, HostId, HostTime, Key, Phase, Record, SessionId, Vf};
 
-/// What the service has in memory.
+/// The service's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Service {
     /// The attachments.
     pub entries: Vec<Entry>,
-    /// The VFs whose facts their hosts have told since the service started.
+    /// The VFs whose hosts have reported facts since the service started.
     pub known: BTreeSet<Vf>,
-    /// The VFs that their hosts offer.
+    /// The VFs that their hosts report as free.
     pub offered: BTreeSet<Vf>,
-    /// The VFs that are promised to their hosts, and with which number these were told. `None`: with none yet.
+    /// The VFs that are offered to their hosts, with the number of the offer. `None`: not sent yet.
     pub promises: BTreeMap<Vf, Option<u8>>,
-    /// The number of each VF's latest promise.
+    /// The number of each VF's latest offer.
     pub last_told: BTreeMap<Vf, u8>,
-    /// VFs in quarantine, because their host holds them for attachments that the journal does not know.
+    /// VFs in quarantine: their host holds them for attachments that the journal does not know.
     pub unaccounted: BTreeSet<Vf>,
-    /// The keys that their hosts gave back, and until when.
+    /// Tombstones: released keys, each with the time of its Detach.
     pub overtaken: Vec<(Key, BootId, HostTime)>,
-    /// As of when the latest Detach of each VF spoke.
+    /// The time of the latest Detach of each VF.
     pub reported: BTreeMap<Vf, (BootId, HostTime)>,
-    /// The sessions in force, by host.
+    /// The current sessions by host.
     pub sessions: BTreeMap<HostId, (SessionId, BootId)>,
-    /// The newest hello of each host: that of the newest connection, of which each session has its own.
+    /// The newest hello of each host, which is that of the newest connection. Each session has its own connection.
     pub newest: BTreeMap<HostId, SessionId>,
-    /// The flows under way: each holds the lock of its key.
+    /// The flows in progress. Each holds the lock of its key.
     pub flows: Vec<Flow>,
-    /// What follows from the hosts' words, and waits for the key's lock.
+    /// Decisions from hosts' messages that wait for the key's lock.
     pub verdicts: Vec<Verdict>,
     /// The sessions whose hello is being evaluated.
     pub greeting: Vec<(HostId, SessionId)>,
@@ -38,19 +38,19 @@ pub struct Service {
 /// An attachment in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// As the journal is to have it.
+    /// The record that the journal should have.
     pub record: Record,
     /// Whether the journal has it.
     pub durable: bool,
-    /// The host said that the pod has the VF.
+    /// Whether the host has reported the VF in the pod.
     pub attached: bool,
-    /// It said so at some time.
+    /// Whether the host has ever reported that.
     pub was_attached: bool,
     /// The session of its latest Attach.
     pub session: Option<SessionId>,
-    /// Being given back, and the VF is back and clean.
+    /// Released, and the VF is back and clean.
     pub returned: bool,
-    /// The host's hello did not know it, nor had the host its VF back.
+    /// The host's hello did not list it, and the host does not have the VF back.
     pub unclaimed: bool,
 }
 
@@ -61,20 +61,20 @@ pub struct Flow {
     pub key: Key,
     /// The attachment.
     pub id: AttachmentId,
-    /// What it does.
+    /// The work of the flow.
     pub work: Work,
-    /// Somebody waits for the answer.
+    /// Whether a caller waits for the answer.
     pub is_awaited: bool,
-    /// The session whose words it follows from.
+    /// The session whose message caused it.
     pub follows: Option<SessionId>,
-    /// The host is to be told at the end.
+    /// Whether to inform the host at the end.
     pub tells_host: bool,
 }
 
-/// What a flow does: on the disk and in the kernel, in either order, and then it answers.
+/// The work of a flow on the disk and in the kernel, in either order. The answer follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
-    /// `attachments/attach.rs::establish`: make an attachment.
+    /// `attachments/attach.rs::establish`: creates an attachment.
     Establish {
         /// The record is written.
         recorded: bool,
@@ -85,7 +85,7 @@ pub enum Work {
     GiveBack {
         /// The VF is back and clean.
         returned: bool,
-        /// The record is deleted or, where the VF is not back, says that it is being given back.
+        /// The record is deleted or, if the VF is not back, marked as releasing.
         recorded: bool,
         /// The representor is unprogrammed.
         unprogrammed: bool,
@@ -95,20 +95,20 @@ pub enum Work {
 /// An attachment is over, which `attachments/hello.rs::end` is to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Verdict {
-    /// The host that said so.
+    /// The host whose message decided it.
     pub host: HostId,
-    /// In this session.
+    /// The session of that message.
     pub session: SessionId,
     /// The attachment.
     pub id: AttachmentId,
-    /// Its VF is back.
+    /// Whether its VF is back.
     pub returned: bool,
-    /// The host keeps a record of it.
+    /// Whether the host has a record of it.
     pub tells_host: bool,
 }
 
 impl Service {
-    /// A process that has just been started, on this journal.
+    /// A new process with this journal.
     #[must_use]
     pub fn restore(journal: &[Record]) -> Self {
         let entry = |record: &Record| Entry::new(*record, None, true);
@@ -139,7 +139,7 @@ impl Service {
         self.by_vf(vf).is_none() && !self.unaccounted.contains(&vf)
     }
 
-    /// The VFs that a host may name as promised.
+    /// The VFs that a host may name as offered.
     pub(super) fn promised_and_free(&self, host: HostId) -> impl Iterator<Item = Vf> + '_ {
         let offered = self.offered.iter().copied().filter(move |vf| vf.host == host);
         offered.filter(|vf| self.is_idle(*vf) && self.promises.contains_key(vf))
@@ -168,13 +168,13 @@ impl Service {
         self.flows.iter().any(|flow| flow.key == key)
     }
 
-    /// Whether a flow works at a VF.
+    /// Whether a flow works on a VF.
     pub(super) fn is_worked_at(&self, vf: Vf) -> bool {
         let of_flow = |flow: &Flow| self.get(flow.id).is_some_and(|entry| entry.record.vf == vf);
         self.flows.iter().any(of_flow)
     }
 
-    /// The session in force.
+    /// The current session of a host.
     pub(super) fn current(&self, host: HostId) -> Option<SessionId> {
         self.sessions.get(&host).map(|(session, _)| *session)
     }
@@ -198,7 +198,7 @@ impl Service {
         self.entries.sort_unstable();
     }
 
-    /// `attachments/registry/mod.rs::release`. Tells whether the VF is back.
+    /// `attachments/registry/mod.rs::release`. Returns whether the VF is back.
     pub(super) fn release(&mut self, id: AttachmentId, returned: bool) -> bool {
         let Some(entry) = self.get_mut(id) else { return false };
         entry.returned |= returned;
@@ -251,7 +251,7 @@ impl Entry {
         self.record.phase == Phase::Held
     }
 
-    /// Whether the host may still be about to move the VF, in an Attach of this very session.
+    /// Whether the host may still move the VF for an Attach of this session.
     pub(super) fn is_under_way(&self, session: SessionId) -> bool {
         self.session == Some(session) && !self.was_attached
     }

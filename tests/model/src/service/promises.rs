@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl ServiceSide<'_> {
-    /// The session in which a host is to be told of promises, if there are any.
+    /// The session in which offers have to be sent to the host, if there are any.
     pub(super) fn has_promises(&self, system: &System, host: HostId) -> Option<SessionId> {
         let service = system.dpu.service.as_ref().filter(|_| self.may_promise())?;
         let session = service.current(host).filter(|it| !service.is_greeting(host, *it))?;
@@ -38,8 +38,8 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `vf-alloc/src/slot.rs::note_untaken`: who took a VF for nothing has it at home. What was told of it
-    /// since is not meant.
+    /// `vf-alloc/src/slot.rs::note_untaken`: the host has declined the offer and has the VF at home. A later offer
+    /// of the VF is not affected.
     pub(super) fn notes_untaken(&self, system: &mut System, promise: Promise) {
         let Promise { vf, number } = promise;
         let Some(service) = system.service_mut() else { return };
@@ -50,13 +50,13 @@ impl ServiceSide<'_> {
     }
 }
 
-/// The VFs of a host that are free, and not promised yet.
+/// The free VFs of a host without an offer.
 fn free(service: &Service, host: HostId) -> impl Iterator<Item = Vf> + '_ {
     let free = service.offered.iter().copied().filter(|vf| service.is_idle(*vf));
     free.filter(move |vf| vf.host == host && !service.promises.contains_key(vf))
 }
 
-/// The VFs of a host that are promised, and that it is to be told of.
+/// The VFs of a host whose offers have to be sent.
 fn untold(service: &Service, host: HostId) -> impl Iterator<Item = Vf> + '_ {
     service.promised_and_free(host).filter(|vf| service.promises.get(vf) == Some(&None))
 }

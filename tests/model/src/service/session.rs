@@ -133,8 +133,8 @@ impl ServiceSide<'_> {
         service.verdicts.sort_unstable();
     }
 
-    /// `attachments/registry/inventory.rs::take_inventory`: what is told of a VF that a later Detach has
-    /// spoken of says nothing.
+    /// `attachments/registry/inventory.rs::take_inventory`: ignores what is said about a VF that a later Detach has
+    /// reported.
     pub(super) fn take_inventory(
         &self,
         service: &mut Service,
@@ -166,7 +166,7 @@ impl ServiceSide<'_> {
 }
 
 impl ServiceSide<'_> {
-    /// `sessions.rs::open`: ends the session that the host has.
+    /// `sessions.rs::open`: ends the host's earlier session.
     fn opens(&self, system: &mut System, host: HostId, session: SessionId, boot_id: BootId) {
         let is_earlier = |of: HostId| of == host || !self.has(Protection::SessionOfEachHost);
         for (_, of_host) in (0..).zip(&mut system.hosts).filter(|(of, _)| is_earlier(*of)) {
@@ -181,7 +181,7 @@ impl ServiceSide<'_> {
 
 fn ends_others(streams: &mut [Stream], session: SessionId) {
     for stream in streams.iter_mut().filter(|stream| stream.session != session) {
-        // One whose hello was not read yet is not a session yet.
+        // A stream whose hello was not read yet is no session.
         if !matches!(stream.up.first(), Some(HostMessage::Hello(_))) {
             stream.is_ended = true;
             stream.up.clear();
@@ -228,7 +228,7 @@ pub(super) fn note_attached(
     (entry.unclaimed, entry.attached, entry.was_attached) = (false, true, true);
 }
 
-/// The welcome comes before all else that the host was to be told meanwhile.
+/// The hello reply precedes all messages that have accumulated for the host.
 pub(super) fn welcomes(system: &mut System, host: HostId, session: SessionId) {
     let Some(service) = system.service_mut() else { return };
     service.greeting.retain(|other| *other != (host, session));

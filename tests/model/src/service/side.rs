@@ -1,4 +1,4 @@
-//! What the service does differently where a protection is taken out, and what it can give out.
+//! The service's side of the protocol, with its protections and its addresses.
 
 use crate::{
     names::Address,
@@ -14,7 +14,7 @@ pub struct ServiceSide<'a> {
 }
 
 impl<'a> ServiceSide<'a> {
-    /// That of a service with these protections, that has so many addresses to give out and may promise VFs or not.
+    /// The side of a service with these protections and addresses. `may_promise`: whether it offers VFs.
     #[must_use]
     pub fn new(protections: Protections<'a>, addresses: u8, may_promise: bool) -> Self {
         Self { protections, addresses, may_promise }
