@@ -4,7 +4,6 @@
 //! Anything can happen between two steps. A step is one durable write, one move of a VF, one call, or one answer.
 
 mod actions;
-mod ahead;
 mod attach;
 mod detach;
 mod giving_up;
@@ -12,6 +11,7 @@ pub mod memory;
 mod recovery;
 mod session;
 mod side;
+mod speculation;
 mod tasks;
 
 pub use actions::AgentAction;

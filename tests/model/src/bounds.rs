@@ -25,7 +25,7 @@ pub struct Bounds {
     /// The faults that may happen.
     pub breakable: Vec<Breakage>,
     /// Whether the DPU offers VFs, and ADDs begin to move them before it has answered.
-    pub promises: bool,
+    pub offers: bool,
 }
 
 /// A fault, or an unrequested action.
@@ -70,7 +70,7 @@ impl Default for Bounds {
             faults: 0,
             each: false,
             breakable,
-            promises: false,
+            offers: false,
         }
     }
 }

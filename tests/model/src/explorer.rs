@@ -48,8 +48,8 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Result<Extent, Box<Countere
         for &action in &actions {
             extent.transitions += 1;
             let next = model.next(&state, action);
-            if let Some(promise) = model.broken_by_step(&state, action, &next) {
-                return Err(graph.counterexample_of_step(promise, from, action));
+            if let Some(property) = model.broken_by_step(&state, action, &next) {
+                return Err(graph.counterexample_of_step(property, from, action));
             }
             let known = graph.len();
             let to = graph.visit(&next, Some((from, action)));
@@ -136,19 +136,19 @@ mod tests {
     fn path_to_a_broken_invariant_is_reported() {
         let counter = Counter { hole: Some(9), forbidden: Some(9), ..Counter::default() };
         let found = explore(&counter, 100).unwrap_err();
-        assert_eq!((found.promise, found.actions), ("forbidden", vec![1, 2, 9]));
+        assert_eq!((found.property, found.actions), ("forbidden", vec![1, 2, 9]));
     }
 
     #[test]
     fn path_ends_with_the_forbidden_step() {
         let counter = Counter { forbidden_step: Some((2, 3)), ..Counter::default() };
         let found = explore(&counter, 100).unwrap_err();
-        assert_eq!((found.promise, found.actions), ("forbidden step", vec![1, 2, 3]));
+        assert_eq!((found.property, found.actions), ("forbidden step", vec![1, 2, 3]));
     }
 
     #[test]
     fn a_cycle_that_never_settles_is_found() {
         let found = explore(&Counter { hole: Some(9), ..Counter::default() }, 100).unwrap_err();
-        assert_eq!((found.promise, found.actions), (SETTLES, vec![1, 2, 9]));
+        assert_eq!((found.property, found.actions), (SETTLES, vec![1, 2, 9]));
     }
 }

@@ -126,7 +126,7 @@ impl<'a> Faults<'a> {
         if self.can_break(Breakage::PowerFails) && !host.disk.is_empty() {
             add(Fault::PowerFails(number));
         }
-        if self.can_break(Breakage::PoolsChange) && host.wire.has_promised() {
+        if self.can_break(Breakage::PoolsChange) && host.wire.has_offer_named() {
             add(Fault::PoolsChange(number));
         }
         for &forgotten in forgotten {

@@ -117,8 +117,8 @@ impl AgentRecord {
 
     /// Whether it is of a speculative move, which is no attachment of the DPU's.
     #[must_use]
-    pub fn is_guess(&self) -> bool {
-        self.attachment.id.is_of_guess()
+    pub fn is_speculative(&self) -> bool {
+        self.attachment.id.is_speculative_id()
     }
 }
 
@@ -136,8 +136,8 @@ impl Host {
 
     /// The agent's record of a key's speculative move.
     #[must_use]
-    pub fn guess(&self, key: Key) -> Option<&AgentRecord> {
-        self.by_id(AttachmentId::of_guess(key))
+    pub fn speculative(&self, key: Key) -> Option<&AgentRecord> {
+        self.by_id(AttachmentId::speculative_id(key))
     }
 
     /// The agent's record of an attachment.

@@ -35,7 +35,7 @@
 //!   may give up at any time.
 //! - A lying host: clocks only advance within a boot, and inventories are true.
 //! - More than the bounds of the tests: one or two hosts, containers, calls of ADD and faults. The program's
-//!   `--each` gives each of two hosts its own calls and faults. With `--promises` the DPU offers VFs; in all tests
+//!   `--each` gives each of two hosts its own calls and faults. With `--offers` the DPU offers VFs; in all tests
 //!   that would take minutes.
 //!
 //! Hosts share the pool of addresses and the service's life. Tests with two hosts look at these, and check at every

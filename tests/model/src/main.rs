@@ -40,7 +40,7 @@ struct Arguments {
     breakable: Vec<Breakage>,
     /// The DPU offers VFs, and ADDs begin to move them before it has answered.
     #[arg(long)]
-    promises: bool,
+    offers: bool,
     /// The protections to remove from the protocol.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Protection>,
@@ -59,7 +59,7 @@ fn main() -> std::io::Result<ExitCode> {
         faults,
         each,
         mut breakable,
-        promises,
+        offers,
         without,
         limit,
     } = Arguments::parse();
@@ -67,7 +67,7 @@ fn main() -> std::io::Result<ExitCode> {
         breakable = Breakage::value_variants().to_vec();
     }
     let bounds =
-        Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable, promises };
+        Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable, offers };
     let began = Instant::now();
     let protocol = Protocol { bounds, without };
     let mut out = std::io::stdout();
@@ -78,12 +78,12 @@ fn main() -> std::io::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let kept = INVARIANTS.len() + 3;
+    let checked = INVARIANTS.len() + 3;
     let seconds = (Instant::now() - began).as_secs();
     let end = if states > limit { "gave up at the limit" } else { "all visited" };
     writeln!(
         out,
-        "{}: {states} states, {transitions} transitions, depth {depth}, {end}; {kept} promises \
+        "{}: {states} states, {transitions} transitions, depth {depth}, {end}; {checked} properties \
          hold; {seconds} s",
         protocol.bounds
     )?;

@@ -28,7 +28,7 @@ pub struct Vf {
 
 /// An offer: only a request with this number gets the VF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Promise {
+pub struct Offer {
     /// The VF.
     pub vf: Vf,
     /// Higher than the numbers of all earlier offers of the VF. 0: no offer.
@@ -101,13 +101,13 @@ pub struct Record {
 impl AttachmentId {
     /// The provisional id of a key's speculative move. The DPU does not know such ids.
     #[must_use]
-    pub fn of_guess(key: Key) -> Self {
+    pub fn speculative_id(key: Key) -> Self {
         Self { host: key.host, number: u8::MAX - key.container }
     }
 
     /// Whether it is a provisional id.
     #[must_use]
-    pub fn is_of_guess(self) -> bool {
+    pub fn is_speculative_id(self) -> bool {
         self.number > u8::MAX / 2
     }
 }

@@ -32,17 +32,17 @@ struct Part<'a> {
 struct Known<'a> {
     entries: Vec<&'a Entry>,
     known: Vec<&'a Vf>,
-    offered: Vec<&'a Vf>,
-    promises: Vec<(&'a Vf, &'a Option<u8>)>,
-    last_told: Vec<(&'a Vf, &'a u8)>,
+    reported_free: Vec<&'a Vf>,
+    offers: Vec<(&'a Vf, &'a Option<u8>)>,
+    last_number: Vec<(&'a Vf, &'a u8)>,
     unaccounted: Vec<&'a Vf>,
     reported: Vec<(&'a Vf, &'a (BootId, HostTime))>,
-    overtaken: Vec<&'a (Key, BootId, HostTime)>,
+    tombstones: Vec<&'a (Key, BootId, HostTime)>,
     session: Option<&'a (SessionId, BootId)>,
     newest: Option<&'a SessionId>,
     flows: Vec<&'a Flow>,
     verdicts: Vec<&'a Verdict>,
-    greeting: Vec<&'a SessionId>,
+    evaluating: Vec<&'a SessionId>,
 }
 
 /// Whether the state of a host differs.
@@ -89,21 +89,21 @@ impl<'a> Part<'a> {
 impl<'a> Known<'a> {
     fn new(system: &'a System, host: HostId) -> Option<Self> {
         let service = system.dpu.service.as_ref()?;
-        let greeting = own(&service.greeting, |(of, _)| *of == host);
+        let evaluating = own(&service.evaluating, |(of, _)| *of == host);
         Some(Self {
             entries: own(&service.entries, |entry| entry.record.key.host == host),
             known: own(&service.known, |vf| vf.host == host),
-            offered: own(&service.offered, |vf| vf.host == host),
-            promises: own(&service.promises, |(vf, _)| vf.host == host),
-            last_told: own(&service.last_told, |(vf, _)| vf.host == host),
+            reported_free: own(&service.reported_free, |vf| vf.host == host),
+            offers: own(&service.offers, |(vf, _)| vf.host == host),
+            last_number: own(&service.last_number, |(vf, _)| vf.host == host),
             unaccounted: own(&service.unaccounted, |vf| vf.host == host),
             reported: own(&service.reported, |(vf, _)| vf.host == host),
-            overtaken: own(&service.overtaken, |(key, ..)| key.host == host),
+            tombstones: own(&service.tombstones, |(key, ..)| key.host == host),
             session: service.sessions.get(&host),
             newest: service.newest.get(&host),
             flows: own(&service.flows, |flow| flow.key.host == host),
             verdicts: own(&service.verdicts, |verdict| verdict.host == host),
-            greeting: greeting.into_iter().map(|(_, session)| session).collect(),
+            evaluating: evaluating.into_iter().map(|(_, session)| session).collect(),
         })
     }
 }

@@ -23,18 +23,17 @@ pub const ONE_ADDRESS: &str = "no address is in two attachments, nor in two pods
 pub const HELD_ON_BOTH_SIDES: &str =
     "a VF that is not clean at home is held by records on both sides";
 /// Also for a VF's first attachment.
-pub const CLEAN_AT_HOME: &str = "what is given out is clean at home, or on its own way";
+pub const CLEAN_AT_HOME: &str = "an allocated VF is clean at home, or on its way to its pod";
 /// The record of the speculative move, or of the DPU's answer since.
-pub const AHEAD_IS_RECORDED: &str = "a VF that is in a pod ahead of its attachment is recorded";
+pub const SPECULATIVE_IS_RECORDED: &str = "a speculatively moved VF is recorded";
 /// Except after a reboot of the host, the end of the pod's namespace, or an operator's release.
-pub const CONFIRMED_STAYS: &str = "what was confirmed to the runtime stays until DEL";
+pub const CONFIRMED_STAYS: &str = "an attachment that was confirmed to the runtime stays until DEL";
 /// The VF belongs to the host whose certificate requested the attachment.
 pub const OF_ONE_HOST: &str = "an attachment's VF is its own host's";
 /// Covers all events of a host: its death, its late messages, and steps for it.
-pub const OTHERS_UNTOUCHED: &str = "what happens at one host leaves all others as they are";
+pub const OTHERS_UNTOUCHED: &str = "a step at one host does not change another host";
 /// Except if another key holds the VF, or an operator has changed the pools.
-pub const TAKEN_IS_GIVEN: &str =
-    "nobody is refused a VF that he has taken of those that are promised";
+pub const HELD_IS_GIVEN: &str = "a key is not refused the offered VF that it has taken";
 /// A pod with another pod's VF would use that pod's identity.
 pub const PORT_SPEAKS_FOR_ITS_POD: &str =
     "a representor is programmed only if its VF is at home, or in the pod of that attachment";
@@ -47,7 +46,7 @@ pub const INVARIANTS: [Invariant; 9] = [
     (OF_ONE_HOST, vfs_are_of_their_hosts),
     (ONE_ADDRESS, no_address_is_held_twice),
     (HELD_ON_BOTH_SIDES, vfs_are_held),
-    (AHEAD_IS_RECORDED, vfs_ahead_are_recorded),
+    (SPECULATIVE_IS_RECORDED, speculative_vfs_are_recorded),
     (CLEAN_AT_HOME, vfs_are_given_out_clean),
     (CONFIRMED_STAYS, confirmed_stays),
     (PORT_SERVES_ITS_POD, ports_serve_their_pods),
@@ -75,7 +74,7 @@ pub fn broken_by_step(
     }
     let mut refused =
         after.keys().filter(|key| is_refused(after, *key) && !is_refused(before, *key));
-    refused.any(|key| is_to_be_given(before, key)).then_some(TAKEN_IS_GIVEN)
+    refused.any(|key| is_to_be_given(before, key)).then_some(HELD_IS_GIVEN)
 }
 
 fn is_refused(system: &System, key: Key) -> bool {
@@ -85,17 +84,17 @@ fn is_refused(system: &System, key: Key) -> bool {
 /// Whether the DPU is asked for a VF with a valid offer that only this key has taken.
 fn is_to_be_given(system: &System, key: Key) -> bool {
     let Host { wire, agent, .. } = system.host(key);
-    let Some(claim) = agent.as_ref().and_then(|agent| agent.claimed(key)) else { return false };
+    let Some(hold) = agent.as_ref().and_then(|agent| agent.hold_of(key)) else { return false };
     let names_it = |request: &Request| match request.call {
-        Call::Attach { promised, .. } => {
-            request.is_awaited && request.key == key && promised == Some(claim)
+        Call::Attach { offered, .. } => {
+            request.is_awaited && request.key == key && offered == Some(hold)
         }
         Call::Detach(_) => false,
     };
     let is_free = |service: &Service| {
         service.by_key(key).is_none()
-            && service.promises.contains_key(&claim.vf)
-            && service.is_idle(claim.vf)
+            && service.offers.contains_key(&hold.vf)
+            && service.is_idle(hold.vf)
     };
     wire.requests.iter().any(names_it) && system.dpu.service.as_ref().is_some_and(is_free)
 }
@@ -147,16 +146,16 @@ fn vfs_are_held(system: &System) -> bool {
 }
 
 /// The namespace of the pod with a VF that was moved speculatively and has no attachment's settings yet.
-fn ahead(system: &System, vf: Vf) -> Option<Netns> {
+fn speculative_netns(system: &System, vf: Vf) -> Option<Netns> {
     match *system.function(vf) {
         Function { place: Place::Pod(netns), carries: None } => Some(netns),
         _ => None,
     }
 }
 
-fn vfs_ahead_are_recorded(system: &System) -> bool {
+fn speculative_vfs_are_recorded(system: &System) -> bool {
     system.vfs().all(|vf| {
-        let Some(netns) = ahead(system, vf) else { return true };
+        let Some(netns) = speculative_netns(system, vf) else { return true };
         let host = &system.hosts[usize::from(vf.host)];
         let is_recorded =
             |record: &AgentRecord| record.netns == netns && record.phase != AgentPhase::Live;
@@ -165,14 +164,14 @@ fn vfs_ahead_are_recorded(system: &System) -> bool {
 }
 
 /// Whether the agent has lost its record of the key's speculative move.
-fn is_guess_lost(system: &System, key: Key) -> bool {
-    system.lost.contains(&AttachmentId::of_guess(key))
+fn is_speculative_lost(system: &System, key: Key) -> bool {
+    system.lost.contains(&AttachmentId::speculative_id(key))
 }
 
 /// Whether the agent has lost its record of a speculatively moved VF, or of the answer since.
 fn is_lost(system: &System, key: Key, vf: Vf) -> bool {
     let is_it = |record: &Record| record.vf == vf && system.lost.contains(&record.id);
-    is_guess_lost(system, key) || attachments(system).any(|record| is_it(&record))
+    is_speculative_lost(system, key) || attachments(system).any(|record| is_it(&record))
 }
 
 fn vfs_are_given_out_clean(system: &System) -> bool {
@@ -180,11 +179,11 @@ fn vfs_are_given_out_clean(system: &System) -> bool {
         let holder = system.hosts[usize::from(record.vf.host)].by_vf(record.vf);
         let is_on_its_way = |holder: &AgentRecord| {
             let Record { id, key, .. } = holder.attachment;
-            id == record.id || holder.is_guess() && key == record.key
+            id == record.id || holder.is_speculative() && key == record.key
         };
         match system.function(record.vf).carries {
             Some(id) => id == record.id,
-            None => ahead(system, record.vf).is_none_or(|netns| {
+            None => speculative_netns(system, record.vf).is_none_or(|netns| {
                 holder.is_some_and(is_on_its_way) || is_lost(system, netns.key, record.vf)
             }),
         }
@@ -272,7 +271,7 @@ fn is_container_settled(system: &System, key: Key) -> bool {
         }
         // If the record of an ADD was lost, it is unknown whether the ADD was answered.
         (Life::Abandoned, _)
-            if is_guess_lost(system, key)
+            if is_speculative_lost(system, key)
                 || journal.is_some_and(|record| system.lost.contains(&record.id)) =>
         {
             true
@@ -292,20 +291,24 @@ fn is_vf_settled(system: &System, vf: Vf) -> bool {
     match service.by_vf(vf) {
         Some(entry) => (port == Some(entry.record.id)) == entry.is_held(),
         // Until the pod ends, and the kernel puts it back.
-        None if ahead(system, vf).is_some_and(|netns| is_lost(system, netns.key, vf)) => true,
+        None if speculative_netns(system, vf)
+            .is_some_and(|netns| is_lost(system, netns.key, vf)) =>
+        {
+            true
+        }
         None => {
             port.is_none()
                 && *system.function(vf) == Function::CLEAN
-                && service.offered.contains(&vf)
+                && service.reported_free.contains(&vf)
                 && !service.unaccounted.contains(&vf)
-                && is_promise_known(system, service, vf)
+                && is_offer_known(system, service, vf)
         }
     }
 }
 
 /// The agent may take every offered VF.
-fn is_promise_known(system: &System, service: &Service, vf: Vf) -> bool {
+fn is_offer_known(system: &System, service: &Service, vf: Vf) -> bool {
     let agent = system.hosts[usize::from(vf.host)].agent.as_ref();
-    let heard = agent.and_then(|agent| agent.promises.get(&vf)).copied();
-    service.promises.get(&vf).is_none_or(|reported| reported.is_some() && *reported == heard)
+    let heard = agent.and_then(|agent| agent.offers.get(&vf)).copied();
+    service.offers.get(&vf).is_none_or(|reported| reported.is_some() && *reported == heard)
 }

@@ -42,7 +42,7 @@ pub enum Protection {
     /// An earlier record of the VF is finished first.
     EarlierHolderSettled,
     /// A record stays until the DPU has confirmed the release.
-    ReleasingUntilTold,
+    ReleasingUntilConfirmed,
     /// A Detach that reports the VF back marks it as free.
     ReturnOffers,
     /// Facts of a VF are learned also while it is in use.
@@ -50,11 +50,11 @@ pub enum Protection {
     /// An inventory does not apply to a VF that a later Detach reported as away.
     AsOfAbsent,
     /// A host with an Attach in progress is informed of its release, too.
-    PendingIsToldOfRelease,
+    PendingGetsRelease,
     /// A Detach of an earlier session is refused.
     DetachSessionCheck,
     /// A DEL without a record is reported again if its Detach got no answer, and so is the inventory.
-    UnrecordedIsToldAgain,
+    UnrecordedIsReportedAgain,
     /// An agent that abandons an unanswered call does not claim that the VF is home.
     DisownClaimsNothing,
     /// A hello that a newer one has overtaken is refused.
@@ -68,7 +68,7 @@ pub enum Protection {
     /// An answered attachment stays when the caller of a repeated ADD is gone.
     AnsweredStays,
     /// An Attach that a later Detach of its key has overtaken reserves nothing.
-    OvertakenReservesNothing,
+    TombstoneReservesNothing,
     /// A Detach without an id does not end a later Attach of its host. In the model the Detach is served first,
     /// which has the same result.
     DetachBeforeLaterAttach,
@@ -81,25 +81,25 @@ pub enum Protection {
     /// A host gets only its own VFs.
     OwnVfsOnly,
     /// The record of a speculative move is written before the VF is moved.
-    GuessBeforeMove,
+    SpeculativeRecordFirst,
     /// A speculative attach is released by its key, whatever the DPU has made of it.
-    GuessDisownedByKey,
+    SpeculativeReleasedByKey,
     /// An offered VF goes only to a request that names it.
-    PromisedToNobodyElse,
+    OfferedNeedsName,
     /// A request that names an offered VF gets that VF or none.
-    PromisedOrNone,
+    NamedOrNone,
     /// A VF goes only to a request with its latest offer.
-    PromiseNumbers,
+    OfferNumbers,
     /// Offers of a session end with it.
-    PromisesEnd,
+    OffersEnd,
     /// Offers cannot be taken after the session's end: the next hello reports which VFs are in use.
     ClosedBeforeHello,
     /// Inventories report a VF that an ADD has taken as in use.
-    ClaimedInUse,
+    HeldInUse,
     /// The agent declines a VF that it has taken and does not use, and the DPU offers it again.
-    UntakenIsTold,
+    DeclinedIsReported,
     /// A VF that came back is offered again.
-    ReturnedToldAgain,
+    ReturnedIsOfferedAgain,
     /// After its start, the service unprograms unused representors before it serves calls.
     ClearedBeforeServing,
     /// An address is free only once its release is on the disk.

@@ -65,8 +65,8 @@ impl Protocol {
     }
 
     fn service(&self) -> ServiceSide<'_> {
-        let Bounds { addresses, promises, .. } = self.bounds;
-        ServiceSide::new(Protections::without(&self.without), addresses, promises)
+        let Bounds { addresses, offers, .. } = self.bounds;
+        ServiceSide::new(Protections::without(&self.without), addresses, offers)
     }
 
     fn faults(&self) -> Faults<'_> {

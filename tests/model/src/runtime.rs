@@ -4,7 +4,7 @@
 //! its call. While the agent is dead the runtime calls nothing: its calls wait in the agent's socket.
 
 use crate::{
-    agent::memory::{Step, Wish},
+    agent::memory::{LockRequest, Step},
     host::{AgentPhase, Life},
     names::{Key, Netns},
     system::System,
@@ -78,7 +78,7 @@ impl System {
             RuntimeAction::AddsAgain(key) => adds(self, key),
             RuntimeAction::Deletes(key) | RuntimeAction::CleansUp(key) => {
                 self.container_mut(key).life = Life::Deleting;
-                self.wish(key, Wish::Del);
+                self.enqueue(key, LockRequest::Del);
             }
         }
     }
@@ -117,7 +117,7 @@ fn adds(system: &mut System, key: Key) {
     container.life = Life::Adding;
     container.call += 1;
     let (sandbox, call) = (container.sandboxes, container.call);
-    system.wish(key, Wish::Add(Netns { key, sandbox }, call));
+    system.enqueue(key, LockRequest::Add(Netns { key, sandbox }, call));
 }
 
 /// Whether the pod keeps its VF, other than by an ADD that is about to be answered.

@@ -7,7 +7,7 @@ mod actions;
 mod attach;
 mod detach;
 pub mod memory;
-mod promises;
+mod offers;
 mod session;
 mod side;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    agent::memory::{Agent, Wish},
+    agent::memory::{Agent, LockRequest},
     host::{Container, Function, Host, Life, Place},
     names::{AttachmentId, CallId, HostId, Key, Netns, Record, Vf},
     service::memory::Service,
@@ -168,9 +168,9 @@ impl System {
     }
 
     /// Queues a request for its key's lock.
-    pub fn wish(&mut self, key: Key, wish: Wish) {
+    pub fn enqueue(&mut self, key: Key, request: LockRequest) {
         if let Some(agent) = self.agent_mut(key) {
-            agent.waiting[usize::from(key.container)].push(wish);
+            agent.waiting[usize::from(key.container)].push(request);
         }
     }
 

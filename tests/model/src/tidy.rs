@@ -3,7 +3,7 @@
 use crate::{
     agent::memory::Step,
     host::{Host, Life},
-    names::{HostId, HostTime, Key, Promise, Vf},
+    names::{HostId, HostTime, Key, Offer, Vf},
     system::System,
     wire::{Call, Detach, DpuMessage, HostMessage},
 };
@@ -20,8 +20,8 @@ impl System {
     }
 
     fn tidy_times(&mut self, host: HostId) {
-        self.forget_told(host);
-        self.forget_overtaken(host);
+        self.tidy_detach_times(host);
+        self.tidy_tombstones(host);
         let mut times = Vec::new();
         self.each_time(host, &mut |time| times.push(*time));
         times.sort_unstable();
@@ -35,13 +35,13 @@ impl System {
     }
 
     /// Drops the times of Detaches once no older inventory is in flight.
-    fn forget_told(&mut self, host: HostId) {
+    fn tidy_detach_times(&mut self, host: HostId) {
         let Host { boot_id, clock, wire, .. } = &self.hosts[usize::from(host)];
         let messages = wire.streams.iter().flat_map(|stream| &stream.up);
         let under_way = messages.filter_map(|message| match message {
             HostMessage::Hello(hello) => Some(hello.inventory.as_of),
             HostMessage::Inventory(inventory) => Some(inventory.as_of),
-            HostMessage::Attached(_) | HostMessage::Untaken(_) => None,
+            HostMessage::Attached(_) | HostMessage::Declined(_) => None,
         });
         let oldest = under_way.min().unwrap_or(*clock);
         let Some(service) = &mut self.dpu.service else { return };
@@ -51,7 +51,7 @@ impl System {
     }
 
     /// Drops tombstones once no older Attach is in flight.
-    fn forget_overtaken(&mut self, host: HostId) {
+    fn tidy_tombstones(&mut self, host: HostId) {
         let Host { boot_id, wire, .. } = &self.hosts[usize::from(host)];
         let is_asked_before = |key: Key, until: HostTime| {
             wire.requests.iter().any(|request| match request.call {
@@ -60,7 +60,7 @@ impl System {
             })
         };
         let Some(service) = &mut self.dpu.service else { return };
-        service.overtaken.retain(|(key, boot, until)| {
+        service.tombstones.retain(|(key, boot, until)| {
             key.host != host || boot == boot_id && is_asked_before(*key, *until)
         });
     }
@@ -84,11 +84,11 @@ impl System {
         messages.for_each(|message| match message {
             HostMessage::Hello(hello) => visit(&mut hello.inventory.as_of),
             HostMessage::Inventory(inventory) => visit(&mut inventory.as_of),
-            HostMessage::Attached(_) | HostMessage::Untaken(_) => {}
+            HostMessage::Attached(_) | HostMessage::Declined(_) => {}
         });
         let Some(service) = &mut self.dpu.service else { return };
-        let overtaken = service.overtaken.iter_mut().filter(|(key, ..)| key.host == host);
-        overtaken.for_each(|(.., until)| visit(until));
+        let tombstones = service.tombstones.iter_mut().filter(|(key, ..)| key.host == host);
+        tombstones.for_each(|(.., until)| visit(until));
         let reported = service.reported.iter_mut().filter(|(vf, _)| vf.host == host);
         reported.for_each(|(_, (_, at))| visit(at));
     }
@@ -105,46 +105,46 @@ impl System {
         };
         self.each_number(vf, &mut |number| *number = rank(number));
         if let Some(service) = &mut self.dpu.service
-            && let Some(last) = service.last_told.remove(&vf).map(|last| rank(&last))
+            && let Some(last) = service.last_number.remove(&vf).map(|last| rank(&last))
             && last > 0
         {
-            service.last_told.insert(vf, last);
+            service.last_number.insert(vf, last);
         }
     }
 
     /// Visits all numbers of a VF's offers that may still be named.
     fn each_number(&mut self, vf: Vf, visit: &mut impl FnMut(&mut u8)) {
-        let mut visit_of = |promise: &mut Promise| {
-            if promise.vf == vf {
-                visit(&mut promise.number);
+        let mut visit_of = |offer: &mut Offer| {
+            if offer.vf == vf {
+                visit(&mut offer.number);
             }
         };
         for host in &mut self.hosts {
             for request in &mut host.wire.requests {
-                if let Call::Attach { promised: Some(promise), .. } = &mut request.call {
-                    visit_of(promise);
+                if let Call::Attach { offered: Some(offer), .. } = &mut request.call {
+                    visit_of(offer);
                 }
             }
             for stream in &mut host.wire.streams {
                 for message in &mut stream.up {
-                    if let HostMessage::Untaken(promise) = message {
-                        visit_of(promise);
+                    if let HostMessage::Declined(offer) = message {
+                        visit_of(offer);
                     }
                 }
                 for message in &mut stream.down {
-                    if let DpuMessage::Promises(promise) = message {
-                        visit_of(promise);
+                    if let DpuMessage::Offers(offer) = message {
+                        visit_of(offer);
                     }
                 }
             }
             if let Some(agent) = &mut host.agent {
-                agent.claims.iter_mut().flatten().for_each(&mut visit_of);
+                agent.vf_holds.iter_mut().flatten().for_each(&mut visit_of);
             }
         }
         let agents = self.hosts.iter_mut().filter_map(|host| host.agent.as_mut());
-        agents.filter_map(|agent| agent.promises.get_mut(&vf)).for_each(&mut *visit);
+        agents.filter_map(|agent| agent.offers.get_mut(&vf)).for_each(&mut *visit);
         let service = self.dpu.service.as_mut();
-        let reported = service.and_then(|service| service.promises.get_mut(&vf)?.as_mut());
+        let reported = service.and_then(|service| service.offers.get_mut(&vf)?.as_mut());
         reported.into_iter().for_each(visit);
     }
 }

@@ -5,7 +5,7 @@
 //! Attach of its host, so the model serves it before that Attach. Its report about a VF has the same effect then:
 //! if the Attach has got that VF, the report is ignored.
 
-use crate::names::{AttachmentId, BootId, HostTime, Key, Promise, Record, SessionId, Vf};
+use crate::names::{AttachmentId, BootId, HostTime, Key, Offer, Record, SessionId, Vf};
 
 /// What is in flight between one host and the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub enum Call {
         /// `as_of_ns`: the time of the call.
         as_of: HostTime,
         /// `promised_device` and `promise_number`: this VF or none.
-        promised: Option<Promise>,
+        offered: Option<Offer>,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -76,7 +76,7 @@ pub enum Answer {
     /// Refused as `VfNotFree`: the offered VF that was named is not available.
     NotFree,
     /// Refused as `VfsPromised`: all free VFs are offered.
-    Promised,
+    Offered,
     /// Any other refusal.
     Refused,
     /// `DetachResponse`.
@@ -108,16 +108,16 @@ pub enum HostMessage {
     /// The host's current VFs.
     Inventory(Inventory),
     /// The agent declines this offer; the VF is at home.
-    Untaken(Promise),
+    Declined(Offer),
 }
 
 /// A message of the DPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DpuMessage {
     /// The first message.
-    Welcome,
+    HelloReply,
     /// One offer of a message with several.
-    Promises(Promise),
+    Offers(Offer),
     /// Asks the host to release the attachment.
     Release(Key, AttachmentId),
 }
@@ -183,17 +183,17 @@ impl Wire {
 
     /// Whether an Attach that names an offer is in flight.
     #[must_use]
-    pub fn has_promised(&self) -> bool {
+    pub fn has_offer_named(&self) -> bool {
         let names_one =
-            |request: &Request| matches!(request.call, Call::Attach { promised: Some(_), .. });
+            |request: &Request| matches!(request.call, Call::Attach { offered: Some(_), .. });
         self.requests.iter().any(names_one)
     }
 
     /// Makes all named offers invalid.
-    pub fn thwart_promised(&mut self) {
+    pub fn invalidate_offers(&mut self) {
         for request in &mut self.requests {
-            if let Call::Attach { promised: Some(promise), .. } = &mut request.call {
-                promise.number = 0;
+            if let Call::Attach { offered: Some(offer), .. } = &mut request.call {
+                offer.number = 0;
             }
         }
         self.requests.sort_unstable();

@@ -7,19 +7,19 @@ use protocol_model::{
     bounds::{Bounds, Breakage},
     explorer::{SETTLES, explore},
     properties::{
-        AHEAD_IS_RECORDED, CLEAN_AT_HOME, CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST,
+        CLEAN_AT_HOME, CONFIRMED_STAYS, HELD_IS_GIVEN, HELD_ON_BOTH_SIDES, OF_ONE_HOST,
         ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD, PORT_SPEAKS_FOR_ITS_POD,
-        TAKEN_IS_GIVEN,
+        SPECULATIVE_IS_RECORDED,
     },
     protection::Protection,
     protocol::Protocol,
 };
 
 /// Checks that without `protection` the property is broken within `bounds`.
-fn is_needed(protection: Protection, promise: &'static str, bounds: Bounds) {
+fn is_needed(protection: Protection, property: &'static str, bounds: Bounds) {
     let without = Protocol { bounds, without: vec![protection] };
-    let broken = explore(&without, usize::MAX).map_err(|found| found.promise);
-    assert_eq!(broken.err(), Some(promise), "without {protection:?}");
+    let broken = explore(&without, usize::MAX).map_err(|found| found.property);
+    assert_eq!(broken.err(), Some(property), "without {protection:?}");
     println!("figure: 1 protections taken out of the protocol, each missed at once");
 }
 
@@ -102,7 +102,7 @@ fn new_sandbox_finds_attachment_of_former_boot() {
 
 #[test]
 fn undelivered_release_is_lost() {
-    is_needed(Protection::ReleasingUntilTold, SETTLES, bounds(1, [Breakage::CallTimesOut]));
+    is_needed(Protection::ReleasingUntilConfirmed, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
 /// The Detach that repeats the report overtook the inventory.
@@ -121,7 +121,7 @@ fn stale_hello_releases_unknown_attachments() {
 #[test]
 fn hello_frees_the_vf_of_a_released_attach() {
     let bounds = bounds(1, [Breakage::ConnectionBreaks, Breakage::OperatorReleases]);
-    is_needed(Protection::PendingIsToldOfRelease, HELD_ON_BOTH_SIDES, bounds);
+    is_needed(Protection::PendingGetsRelease, HELD_ON_BOTH_SIDES, bounds);
 }
 
 /// The service accepted a Detach of any session, even without an attachment's id.
@@ -135,7 +135,7 @@ fn detach_of_ended_session_hits_newer_attachment() {
 #[test]
 fn unanswered_detach_waits_for_an_old_inventory() {
     let bounds = bounds(2, [Breakage::AgentDies, Breakage::CallTimesOut]);
-    is_needed(Protection::UnrecordedIsToldAgain, SETTLES, bounds);
+    is_needed(Protection::UnrecordedIsReportedAgain, SETTLES, bounds);
 }
 
 /// The agent claimed, without knowing, that the VF was home when it abandoned a repeated ADD.
@@ -184,7 +184,7 @@ fn repeat_of_dead_caller_undoes_the_answer() {
 #[test]
 fn attach_after_its_detach_leaks() {
     let bounds = bounds(1, [Breakage::CallerDies]);
-    is_needed(Protection::OvertakenReservesNothing, SETTLES, bounds);
+    is_needed(Protection::TombstoneReservesNothing, SETTLES, bounds);
 }
 
 /// An abandoned Detach may be served after the next ADD was answered.
@@ -195,76 +195,76 @@ fn detach_after_a_later_attach_releases_it() {
 }
 
 /// Bounds with offered VFs and this many calls of ADD.
-fn promises<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
-    Bounds { promises: true, ..bounds(adds, breakable) }
+fn offers<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
+    Bounds { offers: true, ..bounds(adds, breakable) }
 }
 
 /// Bounds with offered VFs and two containers that need one each.
-fn promises_to_two<const N: usize>(breakable: [Breakage; N]) -> Bounds {
-    Bounds { containers: 2, addresses: 2, ..promises(2, breakable) }
+fn offers_to_two<const N: usize>(breakable: [Breakage; N]) -> Bounds {
+    Bounds { containers: 2, addresses: 2, ..offers(2, breakable) }
 }
 
 #[test]
 fn unrecorded_speculative_move_loses_the_vf() {
-    is_needed(Protection::GuessBeforeMove, AHEAD_IS_RECORDED, promises(1, []));
+    is_needed(Protection::SpeculativeRecordFirst, SPECULATIVE_IS_RECORDED, offers(1, []));
 }
 
 #[test]
 fn attach_beside_speculative_move_leaks() {
-    let bounds = promises(1, [Breakage::CallerDies]);
-    is_needed(Protection::GuessDisownedByKey, SETTLES, bounds);
+    let bounds = offers(1, [Breakage::CallerDies]);
+    is_needed(Protection::SpeculativeReleasedByKey, SETTLES, bounds);
 }
 
 #[test]
 fn moved_vf_is_given_to_another_attach() {
-    is_needed(Protection::PromisedToNobodyElse, CLEAN_AT_HOME, promises_to_two([]));
+    is_needed(Protection::OfferedNeedsName, CLEAN_AT_HOME, offers_to_two([]));
 }
 
 /// A repeated Attach was answered, whichever VF it named.
 #[test]
 fn speculative_vf_stays_beside_the_answered_one() {
-    let bounds = Bounds { vfs: 2, ..promises(2, [Breakage::RecordsAreLost]) };
-    is_needed(Protection::PromisedOrNone, SETTLES, bounds);
+    let bounds = Bounds { vfs: 2, ..offers(2, [Breakage::RecordsAreLost]) };
+    is_needed(Protection::NamedOrNone, SETTLES, bounds);
 }
 
 /// A late Attach arrives after its VF was offered again.
 #[test]
 fn attach_with_ended_offer_gets_a_held_vf() {
-    let bounds = promises(2, [Breakage::RuntimeGivesUp]);
-    is_needed(Protection::PromiseNumbers, TAKEN_IS_GIVEN, bounds);
+    let bounds = offers(2, [Breakage::RuntimeGivesUp]);
+    is_needed(Protection::OfferNumbers, HELD_IS_GIVEN, bounds);
 }
 
 #[test]
 fn offers_of_an_ended_session_leak() {
-    is_needed(Protection::PromisesEnd, SETTLES, promises(0, [Breakage::ConnectionBreaks]));
+    is_needed(Protection::OffersEnd, SETTLES, offers(0, [Breakage::ConnectionBreaks]));
 }
 
 #[test]
 fn held_vf_is_reported_clean_by_a_hello() {
-    let bounds = promises_to_two([Breakage::ConnectionBreaks]);
-    is_needed(Protection::ClosedBeforeHello, TAKEN_IS_GIVEN, bounds);
+    let bounds = offers_to_two([Breakage::ConnectionBreaks]);
+    is_needed(Protection::ClosedBeforeHello, HELD_IS_GIVEN, bounds);
 }
 
 #[test]
 fn hello_reports_the_vf_of_an_add() {
-    let bounds = promises_to_two([Breakage::ConnectionBreaks]);
-    is_needed(Protection::ClaimedInUse, TAKEN_IS_GIVEN, bounds);
+    let bounds = offers_to_two([Breakage::ConnectionBreaks]);
+    is_needed(Protection::HeldInUse, HELD_IS_GIVEN, bounds);
 }
 
 /// The DPU was not informed of a VF whose Attach had not arrived.
 #[test]
 fn declined_vf_is_never_offered_again() {
-    is_needed(Protection::UntakenIsTold, SETTLES, promises(1, [Breakage::CallTimesOut]));
+    is_needed(Protection::DeclinedIsReported, SETTLES, offers(1, [Breakage::CallTimesOut]));
 }
 
 #[test]
 fn returned_vf_is_never_offered_again() {
-    is_needed(Protection::ReturnedToldAgain, SETTLES, promises(1, []));
+    is_needed(Protection::ReturnedIsOfferedAgain, SETTLES, offers(1, []));
 }
 
 #[test]
 fn moved_vf_has_an_unprogrammed_representor() {
-    let bounds = promises_to_two([Breakage::ServiceDies]);
+    let bounds = offers_to_two([Breakage::ServiceDies]);
     is_needed(Protection::ClearedBeforeServing, PORT_SPEAKS_FOR_ITS_POD, bounds);
 }
 

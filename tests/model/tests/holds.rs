@@ -21,13 +21,13 @@ fn explored(bounds: Bounds) -> Extent {
 
 #[test]
 fn one_failure_during_two_container_lives() {
-    let extent = explored(Bounds { adds: 2, faults: 1, promises: true, ..Bounds::default() });
+    let extent = explored(Bounds { adds: 2, faults: 1, offers: true, ..Bounds::default() });
     assert!(extent.states > 250_000, "{extent:?}");
 }
 
 #[test]
 fn two_failures_during_one_container_life() {
-    let extent = explored(Bounds { faults: 2, promises: true, ..Bounds::default() });
+    let extent = explored(Bounds { faults: 2, offers: true, ..Bounds::default() });
     assert!(extent.states > 500_000, "{extent:?}");
 }
 
@@ -87,7 +87,7 @@ fn two_containers_race_while_a_caller_fails() {
 fn two_containers_race_while_a_program_is_gone() {
     let breakable = vec![Breakage::CallerDies, Breakage::ServiceDies, Breakage::RecordsAreLost];
     let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
-    let extent = explored(Bounds { promises: true, ..bounds });
+    let extent = explored(Bounds { offers: true, ..bounds });
     assert!(extent.states > 100_000, "{extent:?}");
 }
 
@@ -95,7 +95,7 @@ fn two_containers_race_while_a_program_is_gone() {
 fn records_are_lost_with_two_offered_vfs() {
     let breakable = vec![Breakage::RecordsAreLost];
     let bounds = Bounds { vfs: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
-    let extent = explored(Bounds { promises: true, ..bounds });
+    let extent = explored(Bounds { offers: true, ..bounds });
     assert!(extent.states > 100_000, "{extent:?}");
 }
 
@@ -125,7 +125,7 @@ fn two_hosts_lose_answers_and_late_calls() {
 
 #[test]
 fn one_failure_with_a_second_host() {
-    let extent = explored(Bounds { hosts: 2, faults: 1, promises: true, ..Bounds::default() });
+    let extent = explored(Bounds { hosts: 2, faults: 1, offers: true, ..Bounds::default() });
     assert!(extent.states > 100_000, "{extent:?}");
 }
 

@@ -164,12 +164,12 @@ impl Inner {
         let _touching = self.touched.touch(&self.vswitch, &port.name);
         let insert = rows::insert_port(bridge, &port.name, interface, columns);
         let added = self.vswitch.change(&doing, insert.into());
-        added.map_err(|refused| self.or_others_port(port, refused))?;
+        added.map_err(|refused| self.or_foreign_port(port, refused))?;
         self.await_opened(&doing, port)
     }
 
     /// Returns `refused`, or a clearer refusal if another program has added the port.
-    fn or_others_port(&self, port: &Representor, refused: Refused) -> Refused {
+    fn or_foreign_port(&self, port: &Representor, refused: Refused) -> Refused {
         // ovsdb-server sends the other program's port before it refuses ours, so the replica has it now.
         let others = self.vswitch.look(|replica| {
             let found = Port::find(replica, &port.name).filter(|found| !found.is_ours())?;

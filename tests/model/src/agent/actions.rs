@@ -1,14 +1,16 @@
 //! The actions of an agent. In the program: host-shim/src/agent.
 
 use super::{
-    ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes, takes_home},
     attach::{asks, begins_add, hears_attached, may_write_record},
     detach::{begins_del, begins_release, begins_release_on_request, records_release},
     giving_up::fails_add,
-    memory::{Agent, Standing, Step, Task, Wish},
+    memory::{Agent, LockRequest, Standing, Step, Task},
     recovery::{delivers_detach, reconciles, upkeep},
     session::hears,
     side::AgentSide,
+    speculation::{
+        is_to_be_moved, is_to_be_written, moves_speculative_back, moves_speculatively, takes,
+    },
 };
 use crate::{
     host::Place,
@@ -30,13 +32,13 @@ pub enum AgentAction {
     /// `verbs/guess.rs::take`, with this VF.
     Takes(Key, Vf),
     /// `vfs/ahead.rs::begin`, the first half: the record.
-    WritesGuess(Key),
+    WritesSpeculative(Key),
     /// `vfs/ahead.rs::begin`, the second half: the move.
-    MovesAhead(Key),
+    MovesSpeculatively(Key),
     /// `verbs/guess.rs::take_home`.
-    TakesHome(Key),
+    MovesSpeculativeBack(Key),
     /// `verbs/attach.rs::ask_patiently`, at its timeout.
-    LosesPatience(Key),
+    TimesOut(Key),
     /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),
     /// `verbs/attach.rs::ask_for`: the caller of an attach is gone.
@@ -52,7 +54,7 @@ pub enum AgentAction {
     /// `vfs/homecoming.rs::begin`: the record, on the disk.
     RecordsRelease(Key),
     /// `vfs/homecoming.rs::bring_out`.
-    BringsHome(Key),
+    MovesBack(Key),
     /// `dpu/calls.rs::detach`.
     CallsDetach(Key),
     /// `dpu/calls.rs::detach`: the answer.
@@ -83,10 +85,10 @@ impl AgentAction {
             Self::Begins(key)
             | Self::CallsAttach(key)
             | Self::Takes(key, _)
-            | Self::WritesGuess(key)
-            | Self::MovesAhead(key)
-            | Self::TakesHome(key)
-            | Self::LosesPatience(key)
+            | Self::WritesSpeculative(key)
+            | Self::MovesSpeculatively(key)
+            | Self::MovesSpeculativeBack(key)
+            | Self::TimesOut(key)
             | Self::HearsAttached(key)
             | Self::WritesRecord(key)
             | Self::NoticesHangup(key, _)
@@ -95,7 +97,7 @@ impl AgentAction {
             | Self::Answers(key)
             | Self::BeginsRelease(key)
             | Self::RecordsRelease(key)
-            | Self::BringsHome(key)
+            | Self::MovesBack(key)
             | Self::CallsDetach(key)
             | Self::HearsDetached(key)
             | Self::Reconciles(key)
@@ -152,10 +154,10 @@ impl AgentSide<'_> {
             }
         }
         if is_to_be_written(system, agent, key) {
-            add(AgentAction::WritesGuess(key));
+            add(AgentAction::WritesSpeculative(key));
         }
         if is_to_be_moved(system, key) {
-            add(AgentAction::MovesAhead(key));
+            add(AgentAction::MovesSpeculatively(key));
         }
         match task.step {
             Step::CallAttach(_, asked) if asked.is_some() => {
@@ -165,10 +167,10 @@ impl AgentSide<'_> {
             }
             Step::CallAttach(..) | Step::AskAgain(_) => {
                 if matches!(task.step, Step::AskAgain(_)) {
-                    add(AgentAction::LosesPatience(key));
+                    add(AgentAction::TimesOut(key));
                 }
-                let claimable = self.claimable(system, agent, key).into_iter();
-                claimable.for_each(|vf| add(AgentAction::Takes(key, vf)));
+                let takeable = self.takeable(system, agent, key).into_iter();
+                takeable.for_each(|vf| add(AgentAction::Takes(key, vf)));
                 if agent.session().is_some() {
                     add(AgentAction::CallsAttach(key));
                 }
@@ -176,7 +178,7 @@ impl AgentSide<'_> {
             Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
             Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
             Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
-            Step::TakeHome(_) => add(AgentAction::TakesHome(key)),
+            Step::MoveSpeculativeBack(_) => add(AgentAction::MovesSpeculativeBack(key)),
             Step::WriteRecord(_, attachment, _) => {
                 if may_write_record(system, key, attachment) {
                     add(AgentAction::WritesRecord(key));
@@ -187,7 +189,7 @@ impl AgentSide<'_> {
             Step::Answer(..) => add(AgentAction::Answers(key)),
             Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
             Step::RecordRelease(_) => add(AgentAction::RecordsRelease(key)),
-            Step::BringHome(_) => add(AgentAction::BringsHome(key)),
+            Step::MoveBack(_) => add(AgentAction::MovesBack(key)),
             // While a session is being opened, the call waits for it.
             Step::CallDetach(..) => {
                 if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
@@ -246,10 +248,10 @@ impl AgentSide<'_> {
             AgentAction::Begins(key) => begins(system, key),
             AgentAction::CallsAttach(key) => asks(system, key),
             AgentAction::Takes(key, vf) => takes(system, key, vf),
-            AgentAction::WritesGuess(key) => self.writes_guess(system, key),
-            AgentAction::MovesAhead(key) => moves_ahead(system, key),
-            AgentAction::TakesHome(key) => takes_home(system, key),
-            AgentAction::LosesPatience(key) => fails_add(system, key),
+            AgentAction::WritesSpeculative(key) => self.writes_speculative(system, key),
+            AgentAction::MovesSpeculatively(key) => moves_speculatively(system, key),
+            AgentAction::MovesSpeculativeBack(key) => moves_speculative_back(system, key),
+            AgentAction::TimesOut(key) => fails_add(system, key),
             AgentAction::HearsAttached(key) => hears_attached(system, key),
             AgentAction::NoticesHangup(key, in_flight) => {
                 system.abandon(key, in_flight);
@@ -261,7 +263,7 @@ impl AgentSide<'_> {
             AgentAction::MovesIn(key) => self.moves_in(system, key),
             AgentAction::BeginsRelease(key) => begins_release(system, key),
             AgentAction::RecordsRelease(key) => records_release(system, key),
-            AgentAction::BringsHome(key) => self.brings_home(system, key),
+            AgentAction::MovesBack(key) => self.moves_back(system, key),
             AgentAction::CallsDetach(key) => self.calls_detach(system, key),
             AgentAction::HearsDetached(key) => {
                 let answer = system.host_mut(key).wire.take_answer(key);
@@ -281,10 +283,10 @@ impl AgentSide<'_> {
 
 fn begins(system: &mut System, key: Key) {
     let Some(agent) = system.agent_mut(key) else { return };
-    let wish = agent.waiting[usize::from(key.container)].remove(0);
-    match wish {
-        Wish::Add(netns, call) => begins_add(system, key, netns, call),
-        Wish::Del => begins_del(system, key),
-        Wish::Release(id) => begins_release_on_request(system, key, id),
+    let request = agent.waiting[usize::from(key.container)].remove(0);
+    match request {
+        LockRequest::Add(netns, call) => begins_add(system, key, netns, call),
+        LockRequest::Del => begins_del(system, key),
+        LockRequest::Release(id) => begins_release_on_request(system, key, id),
     }
 }

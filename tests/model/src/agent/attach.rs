@@ -29,9 +29,9 @@ pub(super) fn begins_add(system: &mut System, key: Key, netns: Netns, call: Call
         };
     };
     if earlier.phase == AgentPhase::Releasing {
-        return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
+        return set(system, key, Step::MoveBack(earlier.attachment.id), Then::GoOn(netns));
     }
-    if earlier.is_guess() {
+    if earlier.is_speculative() {
         return set(system, key, Step::BeginRelease(earlier.attachment.id), Then::GoOn(netns));
     }
     match earlier.netns == netns {
@@ -48,8 +48,8 @@ impl AgentSide<'_> {
         };
         let host = system.host(key);
         let known = host.by_id(attachment.id).map(|record| record.phase);
-        let guess = host.guess(key).copied();
-        let is_other = |holder: &&AgentRecord| known.is_none() && Some(**holder) != guess;
+        let speculative = host.speculative(key).copied();
+        let is_other = |holder: &&AgentRecord| known.is_none() && Some(**holder) != speculative;
         let holder = host.by_vf(attachment.vf).filter(is_other).copied();
         if let Some(holder) = holder {
             let is_ending = holder.phase == AgentPhase::Releasing;
@@ -61,12 +61,12 @@ impl AgentSide<'_> {
             }
         }
         let function = *system.function(attachment.vf);
-        let is_here = match guess {
+        let is_here = match speculative {
             Some(_) => function.place != Place::Nowhere,
             None => known.is_some() || function.place == Place::Home,
         };
         if !is_awaited(system, key) || !is_here {
-            return match known.is_some() || guess.is_some() {
+            return match known.is_some() || speculative.is_some() {
                 true => fails_add(system, key),
                 false => gives_back_unused(system, key, attachment, function == Function::CLEAN),
             };
@@ -74,15 +74,15 @@ impl AgentSide<'_> {
         if self.has(Protection::RecordBeforeMove) {
             let host = system.host_mut(key);
             // Both changes are one transaction.
-            if guess.is_some_and(|guess| guess.attachment.vf == attachment.vf) {
-                host.forget(AttachmentId::of_guess(key));
+            if speculative.is_some_and(|speculative| speculative.attachment.vf == attachment.vf) {
+                host.forget(AttachmentId::speculative_id(key));
             }
             host.put(recorded(attachment, netns, known));
         } else {
             move_vf(system, attachment, netns);
         }
         if let Some(agent) = system.agent_mut(key) {
-            agent.claim(key, None);
+            agent.set_hold(key, None);
         }
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
     }
@@ -102,7 +102,7 @@ impl AgentSide<'_> {
         if is_add {
             return set(system, key, Step::Keep(netns, attachment), Then::AnswerAdd);
         }
-        tell_attached(system, key, attachment.id);
+        report_attached(system, key, attachment.id);
         ends(system, key);
     }
 
@@ -118,7 +118,7 @@ impl AgentSide<'_> {
         if self.has(Protection::KeptBeforeAnswer) {
             host.put(recorded(attachment, netns, Some(AgentPhase::Live)));
         }
-        tell_attached(system, key, attachment.id);
+        report_attached(system, key, attachment.id);
         set(system, key, Step::Answer(netns, attachment, was_answered), Then::AnswerAdd);
     }
 
@@ -155,9 +155,9 @@ pub(super) fn asks(system: &mut System, key: Key) {
     let host = system.host_mut(key);
     let Some(agent) = &host.agent else { return };
     let Some(session) = agent.session() else { return };
-    let promised = agent.claimed(key);
+    let offered = agent.hold_of(key);
     let as_of = host.tick();
-    host.wire.ask(session, Call::Attach { key, session, as_of, promised });
+    host.wire.ask(session, Call::Attach { key, session, as_of, offered });
     set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
 }
 
@@ -168,7 +168,9 @@ pub(super) fn hears_attached(system: &mut System, key: Key) {
     let next = match system.host_mut(key).wire.take_answer(key) {
         Some(Answer::Attached(attachment)) => Step::WriteRecord(netns, attachment, false),
         Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
-        Some(Answer::Releasing | Answer::NotFree | Answer::Promised) => Step::TakeHome(netns),
+        Some(Answer::Releasing | Answer::NotFree | Answer::Offered) => {
+            Step::MoveSpeculativeBack(netns)
+        }
         _ => return fails_add(system, key),
     };
     set(system, key, next, Then::AnswerAdd);
@@ -193,17 +195,17 @@ pub(super) fn settles_earlier_holder(
 ) {
     set(system, key, Step::WriteRecord(netns, attachment, true), Then::AnswerAdd);
     let AgentRecord { attachment: earlier, .. } = holder;
-    set(system, earlier.key, Step::BringHome(earlier.id), Then::Nothing);
+    set(system, earlier.key, Step::MoveBack(earlier.id), Then::Nothing);
 }
 
 /// `dpu/reports.rs::tell_attached`.
-pub(super) fn tell_attached(system: &mut System, key: Key, id: AttachmentId) {
+pub(super) fn report_attached(system: &mut System, key: Key, id: AttachmentId) {
     let host = system.host_mut(key);
     let Some(agent) = &mut host.agent else { return };
     let stream = agent.session().and_then(|session| host.wire.stream_mut(session));
     match stream {
         Some(stream) if !stream.is_ended => stream.up.push(HostMessage::Attached(id)),
         Some(_) => {}
-        None => agent.untold.push(id),
+        None => agent.unreported.push(id),
     }
 }

@@ -3,10 +3,10 @@
 
 use super::{
     giving_up::{detach_request, fails_add},
-    memory::{Agent, Giving, Step, Then},
+    memory::{Agent, DetachReason, Step, Then},
     recovery::is_within_reach,
     side::AgentSide,
-    tasks::{ends, lets_go, set, step, then},
+    tasks::{ends, ends_hold, set, step, then},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
@@ -19,65 +19,68 @@ use crate::{
 impl AgentSide<'_> {
     /// `dpu/calls.rs::detach`, which fails without a session.
     pub(super) fn calls_detach(&self, system: &mut System, key: Key) {
-        let Some(Step::CallDetach(giving, detach)) = step(system, key) else { return };
+        let Some(Step::CallDetach(reason, detach)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
         let host = system.host_mut(key);
         match host.agent.as_ref().and_then(Agent::session) {
             Some(session) => {
                 host.wire.ask(session, Call::Detach(detach));
-                set(system, key, Step::AwaitDetach(giving, detach, session), then);
+                set(system, key, Step::AwaitDetach(reason, detach, session), then);
             }
             None => self.detach_ends(system, key, false),
         }
     }
 
     /// Continues after a call of Detach.
-    pub fn detach_ends(&self, system: &mut System, key: Key, is_told: bool) {
-        let (giving, detach) = match step(system, key) {
-            Some(Step::CallDetach(giving, detach) | Step::AwaitDetach(giving, detach, _)) => {
-                (giving, detach)
+    pub fn detach_ends(&self, system: &mut System, key: Key, is_reported: bool) {
+        let (reason, detach) = match step(system, key) {
+            Some(Step::CallDetach(reason, detach) | Step::AwaitDetach(reason, detach, _)) => {
+                (reason, detach)
             }
             _ => return,
         };
         let host = system.host_mut(key);
         let Some(agent) = &mut host.agent else { return };
-        match giving {
-            Giving::Leaving(id) => {
+        match reason {
+            DetachReason::Leaving(id) => {
                 let Some(then) = then(system, key) else { return };
                 records_as_releasing(system, key, id);
-                return set(system, key, Step::BringHome(id), then);
+                return set(system, key, Step::MoveBack(id), then);
             }
-            Giving::Recorded(id, is_home) => {
-                let is_over = is_home && (is_told || !self.has(Protection::ReleasingUntilTold));
+            DetachReason::Recorded(id, is_home) => {
+                let is_over =
+                    is_home && (is_reported || !self.has(Protection::ReleasingUntilConfirmed));
                 if is_over {
                     host.forget(id);
                 }
                 // If the DPU had given the key another VF than the speculative one, the next inventory frees that
                 // VF.
                 if is_over
-                    && id.is_of_guess()
+                    && id.is_speculative_id()
                     && let Some(agent) = &mut host.agent
                 {
                     agent.sent_inventory = None;
                 }
             }
-            Giving::Unrecorded if is_told => agent.sent_inventory = None,
-            Giving::Unrecorded if self.has(Protection::UnrecordedIsToldAgain) => agent.note(detach),
-            Giving::Unrecorded => {}
-            Giving::Unknown => agent.sent_inventory = None,
-            Giving::Unused => {
-                if !is_told {
+            DetachReason::Unrecorded if is_reported => agent.sent_inventory = None,
+            DetachReason::Unrecorded if self.has(Protection::UnrecordedIsReportedAgain) => {
+                agent.note(detach)
+            }
+            DetachReason::Unrecorded => {}
+            DetachReason::Unknown => agent.sent_inventory = None,
+            DetachReason::Unused => {
+                if !is_reported {
                     agent.note(detach);
                 }
                 agent.sent_inventory = None;
             }
-            Giving::Disowned if is_told => {
+            DetachReason::Disowned if is_reported => {
                 agent.undelivered.retain(|other| *other != detach);
                 agent.sent_inventory = None;
             }
-            Giving::Disowned => agent.note(detach),
+            DetachReason::Disowned => agent.note(detach),
         }
-        lets_go(system, key);
+        ends_hold(system, key);
         release_ends(system, key);
     }
 
@@ -102,7 +105,7 @@ pub(super) fn begins_del(system: &mut System, key: Key) {
         None => {
             let is_fetched = fetches_from_pod(system, key);
             let detach = detach_request(system, key, None, is_fetched);
-            Step::CallDetach(Giving::Unrecorded, detach)
+            Step::CallDetach(DetachReason::Unrecorded, detach)
         }
     };
     set(system, key, step, Then::AnswerDel);
@@ -124,7 +127,9 @@ pub(super) fn fetches_from_pod(system: &mut System, key: Key) -> bool {
 pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: AttachmentId) {
     let step = match system.host(key).by_id(id).is_some() {
         true => Step::BeginRelease(id),
-        false => Step::CallDetach(Giving::Unknown, detach_request(system, key, Some(id), false)),
+        false => {
+            Step::CallDetach(DetachReason::Unknown, detach_request(system, key, Some(id), false))
+        }
     };
     set(system, key, step, Then::Nothing);
 }
@@ -134,12 +139,12 @@ pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: Attac
 pub(super) fn begins_release(system: &mut System, key: Key) {
     let Some(Step::BeginRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
-    let is_made = |record: &AgentRecord| !record.is_guess();
-    let is_told = then == Then::AnswerDel && system.host(key).by_id(id).is_some_and(is_made);
-    let step = match is_told {
+    let is_made = |record: &AgentRecord| !record.is_speculative();
+    let is_reported = then == Then::AnswerDel && system.host(key).by_id(id).is_some_and(is_made);
+    let step = match is_reported {
         true => {
             let leaving = detach_request(system, key, Some(id), false);
-            Step::CallDetach(Giving::Leaving(id), leaving)
+            Step::CallDetach(DetachReason::Leaving(id), leaving)
         }
         false => Step::RecordRelease(id),
     };
@@ -153,7 +158,7 @@ pub(super) fn records_release(system: &mut System, key: Key) {
     let Some(Step::RecordRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
     records_as_releasing(system, key, id);
-    set(system, key, Step::BringHome(id), then);
+    set(system, key, Step::MoveBack(id), then);
 }
 
 fn records_as_releasing(system: &mut System, key: Key, id: AttachmentId) {
@@ -168,8 +173,8 @@ fn records_as_releasing(system: &mut System, key: Key, id: AttachmentId) {
 impl AgentSide<'_> {
     /// `vfs/homecoming.rs::bring_out`. Then a DEL is answered; the rest is `verbs/release.rs::settle` up to the
     /// call.
-    pub(super) fn brings_home(&self, system: &mut System, key: Key) {
-        let Some(Step::BringHome(id)) = step(system, key) else { return };
+    pub(super) fn moves_back(&self, system: &mut System, key: Key) {
+        let Some(Step::MoveBack(id)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
         let Some(record) = system.host(key).by_id(id).copied() else { return ends(system, key) };
         let is_home = is_within_reach(system, &record);
@@ -187,13 +192,13 @@ impl AgentSide<'_> {
             system.host_mut(key).note_returned(id);
         }
         let detach = self.giving_back(system, &record, is_home);
-        set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
+        set(system, key, Step::CallDetach(DetachReason::Recorded(id, is_home), detach), then);
     }
 
     /// `verbs/release.rs::giving_back`: a speculative attach is released by its key and its VF.
     fn giving_back(&self, system: &mut System, record: &AgentRecord, is_home: bool) -> Detach {
         let Record { id, key, vf, .. } = record.attachment;
-        match record.is_guess() && self.has(Protection::GuessDisownedByKey) {
+        match record.is_speculative() && self.has(Protection::SpeculativeReleasedByKey) {
             true => Detach {
                 returned_vf: is_home.then_some(vf),
                 ..detach_request(system, key, None, false)

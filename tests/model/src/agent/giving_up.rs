@@ -2,7 +2,7 @@
 //! host-shim/src/agent/{verbs/attach,dpu/calls}.rs.
 
 use super::{
-    memory::{Giving, Step, Then},
+    memory::{DetachReason, Step, Then},
     side::AgentSide,
     tasks::{ends, is_awaited, set, step},
 };
@@ -25,7 +25,7 @@ impl AgentSide<'_> {
         if is_left_to_repeat(system, key) {
             return leaves_to_repeat(system, key, detach);
         }
-        set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::FailAdd);
+        set(system, key, Step::CallDetach(DetachReason::Disowned, detach), Then::FailAdd);
     }
 }
 
@@ -59,7 +59,7 @@ pub fn gives_back_unused(system: &mut System, key: Key, attachment: Record, foun
     if is_left_to_repeat(system, key) {
         return leaves_to_repeat(system, key, detach);
     }
-    set(system, key, Step::CallDetach(Giving::Unused, detach), Then::FailAdd);
+    set(system, key, Step::CallDetach(DetachReason::Unused, detach), Then::FailAdd);
 }
 
 /// Whether the caller of an ADD is gone, and a repeated ADD waits.

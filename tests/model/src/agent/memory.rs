@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    names::{AttachmentId, CallId, Key, Netns, Promise, Record, SessionId, Vf},
+    names::{AttachmentId, CallId, Key, Netns, Offer, Record, SessionId, Vf},
     wire::{Detach, VfCondition},
 };
 
@@ -17,15 +17,15 @@ pub struct Agent {
     /// The call of ADD that each key's task belongs to.
     pub calls: Vec<CallId>,
     /// The session's offered VFs that no ADD has taken, with the numbers of their offers.
-    pub promises: BTreeMap<Vf, u8>,
+    pub offers: BTreeMap<Vf, u8>,
     /// The offer that each key's ADD has taken, until its VF is recorded or the ADD is undone.
-    pub claims: Vec<Option<Promise>>,
+    pub vf_holds: Vec<Option<Offer>>,
     /// The requests that wait for each key's lock.
-    pub waiting: Vec<Vec<Wish>>,
+    pub waiting: Vec<Vec<LockRequest>>,
     /// Pending detaches: calls without an answer may have left attachments on the DPU.
     pub undelivered: Vec<Detach>,
     /// Attachments that went live without a session to report them.
-    pub untold: Vec<AttachmentId>,
+    pub unreported: Vec<AttachmentId>,
     /// The latest inventory sent. `None`: it has to be sent again.
     pub sent_inventory: Option<Vec<(Vf, VfCondition)>>,
 }
@@ -45,7 +45,7 @@ pub enum Standing {
 
 /// A request for an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wish {
+pub enum LockRequest {
     /// ADD, from the runtime.
     Add(Netns, CallId),
     /// DEL, from the runtime.
@@ -73,7 +73,7 @@ pub enum Step {
     /// Wait for the answer.
     AwaitAttach(Netns, SessionId),
     /// Move back a speculatively moved VF that the DPU has refused.
-    TakeHome(Netns),
+    MoveSpeculativeBack(Netns),
     /// Write the record. `true`: the VF's earlier holder was asked to finish.
     WriteRecord(Netns, Record, bool),
     /// Move the VF into the pod.
@@ -87,16 +87,16 @@ pub enum Step {
     /// Record the release, which could not be reported to the DPU.
     RecordRelease(AttachmentId),
     /// Move the VF back.
-    BringHome(AttachmentId),
+    MoveBack(AttachmentId),
     /// Send a Detach.
-    CallDetach(Giving, Detach),
+    CallDetach(DetachReason, Detach),
     /// Wait for its answer.
-    AwaitDetach(Giving, Detach, SessionId),
+    AwaitDetach(DetachReason, Detach, SessionId),
 }
 
 /// The reason of a Detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Giving {
+pub enum DetachReason {
     /// A recorded attachment whose VF is leaving its pod.
     Leaving(AttachmentId),
     /// A recorded attachment. `true`: the VF is home.
@@ -134,11 +134,11 @@ impl Agent {
             standing: Standing::Down,
             tasks: vec![None; containers],
             calls: vec![0; containers],
-            promises: BTreeMap::new(),
-            claims: vec![None; containers],
+            offers: BTreeMap::new(),
+            vf_holds: vec![None; containers],
             waiting: vec![Vec::new(); containers],
             undelivered: Vec::new(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             sent_inventory: None,
         }
     }
@@ -160,24 +160,24 @@ impl Agent {
 
     /// The offer that a key's ADD has taken.
     #[must_use]
-    pub fn claimed(&self, key: Key) -> Option<Promise> {
-        self.claims[usize::from(key.container)]
+    pub fn hold_of(&self, key: Key) -> Option<Offer> {
+        self.vf_holds[usize::from(key.container)]
     }
 
-    pub(super) fn claim(&mut self, key: Key, promise: Option<Promise>) {
-        self.claims[usize::from(key.container)] = promise;
+    pub(super) fn set_hold(&mut self, key: Key, offer: Option<Offer>) {
+        self.vf_holds[usize::from(key.container)] = offer;
     }
 
     /// Whether an ADD has taken a VF.
-    pub(super) fn has_claim(&self, vf: Vf) -> bool {
-        self.claims.iter().flatten().any(|claim| claim.vf == vf)
+    pub(super) fn is_held_by_add(&self, vf: Vf) -> bool {
+        self.vf_holds.iter().flatten().any(|hold| hold.vf == vf)
     }
 
     /// `vfs/keys.rs::is_add_waiting`: whether an ADD waits for a key's lock.
     #[must_use]
     pub fn is_repeated(&self, key: Key) -> bool {
         let waiting = &self.waiting[usize::from(key.container)];
-        waiting.iter().any(|wish| matches!(wish, Wish::Add(..)))
+        waiting.iter().any(|request| matches!(request, LockRequest::Add(..)))
     }
 
     /// The current session.
@@ -205,32 +205,33 @@ impl Agent {
 
 impl Step {
     /// Whether a speculative record and move continue in parallel: until the call is over.
-    pub(super) fn is_beside_guess(&self) -> bool {
+    pub(super) fn allows_speculation(&self) -> bool {
         matches!(
             self,
             Self::CallAttach(..)
                 | Self::AwaitAttach(..)
-                | Self::CallDetach(Giving::Disowned, _)
-                | Self::AwaitDetach(Giving::Disowned, ..)
+                | Self::CallDetach(DetachReason::Disowned, _)
+                | Self::AwaitDetach(DetachReason::Disowned, ..)
         )
     }
 }
 
 impl Task {
     /// Whether an unanswered attach is in progress, as `dpu/reports.rs::enter_pending` decides.
-    pub(super) fn is_pending(&self, is_claiming: bool) -> bool {
+    pub(super) fn is_pending(&self, has_hold: bool) -> bool {
         match self.step {
             // Before the DPU was asked, a hello must not make it wait for this attach.
-            Step::CallAttach(_, asked) => asked.is_some() || is_claiming,
+            Step::CallAttach(_, asked) => asked.is_some() || has_hold,
             Step::AskAgain(_)
             | Step::AwaitAttach(..)
-            | Step::TakeHome(_)
+            | Step::MoveSpeculativeBack(_)
             | Step::WriteRecord(..)
             | Step::Keep(..)
             | Step::Answer(..) => true,
             Step::MoveIn(..) => self.then == Then::AnswerAdd,
-            Step::CallDetach(giving, _) | Step::AwaitDetach(giving, ..) => {
-                self.then == Then::FailAdd && matches!(giving, Giving::Unused | Giving::Disowned)
+            Step::CallDetach(reason, _) | Step::AwaitDetach(reason, ..) => {
+                self.then == Then::FailAdd
+                    && matches!(reason, DetachReason::Unused | DetachReason::Disowned)
             }
             _ => false,
         }

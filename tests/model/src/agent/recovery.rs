@@ -3,7 +3,7 @@
 
 use super::{
     giving_up::unanswered,
-    memory::{Agent, Giving, Step, Then},
+    memory::{Agent, DetachReason, Step, Then},
     side::AgentSide,
     tasks::set,
 };
@@ -34,11 +34,11 @@ pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
     }
     if record.phase == AgentPhase::Releasing || record.attachment.boot_id != host.boot_id {
         let is_home = *function == Function::CLEAN;
-        let can_tell = host.agent.as_ref().is_some_and(|agent| agent.session().is_some());
+        let can_report = host.agent.as_ref().is_some_and(|agent| agent.session().is_some());
         let has_work = is_within_reach(system, record)
-            && (!is_home || can_tell || record.phase == AgentPhase::Live);
+            && (!is_home || can_report || record.phase == AgentPhase::Live);
         return has_work.then_some(match record.phase {
-            AgentPhase::Releasing => Step::BringHome(id),
+            AgentPhase::Releasing => Step::MoveBack(id),
             AgentPhase::Attaching | AgentPhase::Live => Step::BeginRelease(id),
         });
     }
@@ -85,6 +85,6 @@ pub(super) fn delivers_detach(system: &mut System, key: Key) {
     match has_record {
         // The same attach was repeated.
         true => drop(agent.undelivered.remove(place)),
-        false => set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::Nothing),
+        false => set(system, key, Step::CallDetach(DetachReason::Disowned, detach), Then::Nothing),
     }
 }

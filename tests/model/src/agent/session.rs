@@ -2,12 +2,12 @@
 //! host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/room,upkeep/room}.rs.
 
 use super::{
-    memory::{Agent, Standing, Wish},
+    memory::{Agent, LockRequest, Standing},
     side::AgentSide,
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Host, Place},
-    names::{AttachmentId, HostId, Key, Promise, Vf},
+    names::{AttachmentId, HostId, Key, Offer, Vf},
     protection::Protection,
     system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
@@ -17,7 +17,7 @@ impl AgentSide<'_> {
     /// `dpu/reports.rs::hello`, up to the list of attaches in progress.
     pub(super) fn connects(&self, system: &mut System, host: HostId) {
         let Some(agent) = &mut system.hosts[usize::from(host)].agent else { return };
-        agent.untold.clear();
+        agent.unreported.clear();
         let pending = match self.has(Protection::PendingInHello) {
             true => pending(host, agent),
             false => Vec::new(),
@@ -30,8 +30,8 @@ impl AgentSide<'_> {
 pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
     let tasks = (0..).zip(&agent.tasks);
     let pending = tasks.filter(|(container, task)| {
-        let is_claiming = agent.claims[usize::from(*container)].is_some();
-        task.is_some_and(|task| task.is_pending(is_claiming))
+        let has_hold = agent.vf_holds[usize::from(*container)].is_some();
+        task.is_some_and(|task| task.is_pending(has_hold))
     });
     pending.map(|(container, _)| Key { host, container }).collect()
 }
@@ -40,13 +40,13 @@ impl AgentSide<'_> {
     /// `dpu/inventory.rs::physical_functions`: the state of the host's VFs.
     fn conditions(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
         let of_host = &system.hosts[usize::from(host)];
-        let is_claimed = |vf| {
-            let is_claimed = of_host.agent.as_ref().is_some_and(|agent| agent.has_claim(vf));
-            is_claimed && self.has(Protection::ClaimedInUse)
+        let is_on_hold = |vf| {
+            let is_on_hold = of_host.agent.as_ref().is_some_and(|agent| agent.is_held_by_add(vf));
+            is_on_hold && self.has(Protection::HeldInUse)
         };
         let condition = |vf| match (of_host.by_vf(vf), *system.function(vf)) {
             (Some(record), _) if !record.is_returned => VfCondition::InUse,
-            (None, _) if is_claimed(vf) => VfCondition::InUse,
+            (None, _) if is_on_hold(vf) => VfCondition::InUse,
             (_, Function::CLEAN) => VfCondition::Clean,
             _ => VfCondition::Missing,
         };
@@ -60,16 +60,17 @@ impl AgentSide<'_> {
         let is_taken = |vf: Vf| {
             let is_over = of_host.by_vf(vf).is_some_and(|record| record.is_returned);
             let agent = of_host.agent.as_ref().filter(|_| !is_over);
-            let mut claims = agent.into_iter().flat_map(|agent| agent.claims.iter().flatten());
-            claims.any(|claim| claim.vf == vf && claim.number > 0)
+            let mut vf_holds = agent.into_iter().flat_map(|agent| agent.vf_holds.iter().flatten());
+            vf_holds.any(|hold| hold.vf == vf && hold.number > 0)
         };
         self.conditions(system, host).into_iter().filter(|(vf, _)| !is_taken(*vf)).collect()
     }
 
     /// Whether the inventory differs from the latest one sent, or has to be sent again.
     pub(super) fn has_inventory(&self, system: &System, host: HostId, agent: &Agent) -> bool {
-        let is_told = |sent: &Vec<_>| self.news(system, host).iter().all(|it| sent.contains(it));
-        !agent.sent_inventory.as_ref().is_some_and(is_told)
+        let is_reported =
+            |sent: &Vec<_>| self.news(system, host).iter().all(|it| sent.contains(it));
+        !agent.sent_inventory.as_ref().is_some_and(is_reported)
     }
 
     pub(super) fn sends_inventory(&self, system: &mut System, host: HostId) {
@@ -131,20 +132,20 @@ pub(super) fn hears(system: &mut System, host: HostId) {
     let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
     let Some(stream) = wire.stream_mut(session) else { return };
     match stream.down.remove(0) {
-        DpuMessage::Welcome => {
+        DpuMessage::HelloReply => {
             agent.standing = Standing::Up(session);
-            agent.promises.clear();
+            agent.offers.clear();
             let is_recorded = |id: &AttachmentId| {
                 disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
             };
-            let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
-            stream.up.extend(untold.map(HostMessage::Attached));
+            let unreported = std::mem::take(&mut agent.unreported).into_iter().filter(is_recorded);
+            stream.up.extend(unreported.map(HostMessage::Attached));
         }
-        DpuMessage::Promises(Promise { vf, number }) => {
-            agent.promises.insert(vf, number);
+        DpuMessage::Offers(Offer { vf, number }) => {
+            agent.offers.insert(vf, number);
         }
         DpuMessage::Release(key, id) => {
-            agent.waiting[usize::from(key.container)].push(Wish::Release(id));
+            agent.waiting[usize::from(key.container)].push(LockRequest::Release(id));
         }
     }
 }
@@ -165,8 +166,8 @@ impl AgentSide<'_> {
     pub fn goes_down(&self, agent: &mut Agent) {
         agent.standing = Standing::Down;
         if self.has(Protection::ClosedBeforeHello) {
-            agent.promises.clear();
+            agent.offers.clear();
         }
-        agent.claims.iter_mut().flatten().for_each(|promise| promise.number = 0);
+        agent.vf_holds.iter_mut().flatten().for_each(|offer| offer.number = 0);
     }
 }

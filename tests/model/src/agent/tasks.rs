@@ -23,7 +23,7 @@ pub(super) fn set(system: &mut System, key: Key, step: Step, then: Then) {
 }
 
 pub(super) fn ends(system: &mut System, key: Key) {
-    lets_go(system, key);
+    ends_hold(system, key);
     if let Some(agent) = system.agent_mut(key) {
         agent.end(key);
     }
@@ -31,18 +31,18 @@ pub(super) fn ends(system: &mut System, key: Key) {
 
 /// `verbs/guess.rs::tell`, or `verbs/release.rs::forget` after a speculative record: declines the offer of a VF
 /// that is at home unused. Offers of an ended session are not declined.
-pub(super) fn lets_go(system: &mut System, key: Key) {
+pub(super) fn ends_hold(system: &mut System, key: Key) {
     let host = system.host_mut(key);
-    if host.guess(key).is_some() {
+    if host.speculative(key).is_some() {
         return;
     }
     let Some(agent) = &mut host.agent else { return };
-    let Some(promise) = agent.claimed(key) else { return };
-    agent.claim(key, None);
-    let session = agent.session().filter(|_| promise.number > 0);
+    let Some(offer) = agent.hold_of(key) else { return };
+    agent.set_hold(key, None);
+    let session = agent.session().filter(|_| offer.number > 0);
     let stream = session.and_then(|session| host.wire.stream_mut(session));
     if let Some(stream) = stream.filter(|stream| !stream.is_ended) {
-        stream.up.push(HostMessage::Untaken(promise));
+        stream.up.push(HostMessage::Declined(offer));
     }
 }
 

@@ -43,7 +43,7 @@ impl<'a, M: Model> Graph<'a, M> {
         state: &M::State,
     ) -> Result<(), Box<Counterexample<M>>> {
         match self.model.broken_invariant(state) {
-            Some(promise) => Err(self.counterexample(promise, number)),
+            Some(property) => Err(self.counterexample(property, number)),
             None => Ok(()),
         }
     }
@@ -89,31 +89,31 @@ impl<'a, M: Model> Graph<'a, M> {
 
     pub(super) fn counterexample(
         &self,
-        promise: &'static str,
+        property: &'static str,
         number: u32,
     ) -> Box<Counterexample<M>> {
-        self.counterexample_of(promise, self.way_to(number))
+        self.counterexample_of(property, self.way_to(number))
     }
 
     pub(super) fn counterexample_of_step(
         &self,
-        promise: &'static str,
+        property: &'static str,
         from: u32,
         action: M::Action,
     ) -> Box<Counterexample<M>> {
         let mut actions = self.way_to(from);
         actions.push(action);
-        self.counterexample_of(promise, actions)
+        self.counterexample_of(property, actions)
     }
 
     fn counterexample_of(
         &self,
-        promise: &'static str,
+        property: &'static str,
         actions: Vec<M::Action>,
     ) -> Box<Counterexample<M>> {
         let follow = |state: M::State, action: &M::Action| self.model.next(&state, *action);
         let state = actions.iter().fold(self.model.initial(), follow);
-        Box::new(Counterexample { promise, actions, state })
+        Box::new(Counterexample { property, actions, state })
     }
 
     /// The depth of the last state visited, which is one of the deepest in breadth-first order.

@@ -36,7 +36,7 @@ pub trait Model {
 #[derive(Clone, Debug)]
 pub struct Counterexample<M: Model> {
     /// The broken property.
-    pub promise: &'static str,
+    pub property: &'static str,
     /// The actions from the initial state.
     pub actions: Vec<M::Action>,
     /// The last state.
@@ -44,11 +44,11 @@ pub struct Counterexample<M: Model> {
 }
 
 /// The property that is broken if a state cannot settle.
-pub const SETTLES: &str = "once nothing breaks any more, all is in order and nothing is left over";
+pub const SETTLES: &str = "without further faults, everything settles and nothing is left over";
 
 impl<M: Model> fmt::Display for Counterexample<M> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "broken: {}", self.promise)?;
+        writeln!(out, "broken: {}", self.property)?;
         for (number, action) in self.actions.iter().enumerate() {
             writeln!(out, "{:4}  {action:?}", number + 1)?;
         }

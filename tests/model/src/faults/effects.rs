@@ -30,7 +30,7 @@ impl Faults<'_> {
             Fault::NetnsDies(key) => system.netns_dies(key),
             Fault::RuntimeGivesUp(key) => system.gives_up(key),
             Fault::CallerDies(key) => system.caller_dies(key),
-            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.thwart_promised(),
+            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.invalidate_offers(),
             Fault::OperatorReleases(key) => self.operator_releases(system, key),
         }
     }
@@ -78,7 +78,7 @@ impl Faults<'_> {
         let Some(id) = service.by_key(key).map(|entry| entry.record.id) else { return };
         self.service.gives_back(service, (key, id), false, None);
         if let Some(flow) = service.flows.iter_mut().find(|flow| flow.key == key) {
-            flow.tells_host = true;
+            flow.informs_host = true;
         }
         system.released.push(id);
         system.released.sort_unstable();

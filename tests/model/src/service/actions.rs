@@ -3,7 +3,7 @@
 use super::{
     attach::Asked,
     memory::{Entry, Flow, Service, Verdict, Work},
-    session::{notices_end, welcomes},
+    session::{notices_end, replies_to_hello},
     side::ServiceSide,
 };
 use crate::{
@@ -59,8 +59,8 @@ impl ServiceAction {
             | Self::FinishesReturned(key) => key.host,
             Self::Reads(host, _)
             | Self::CarriesOut(host, _)
-            | Self::Welcomes(host, _)
-            | Self::Promises(host, _)
+            | Self::RepliesToHello(host, _)
+            | Self::Offers(host, _)
             | Self::NoticesEnd(host, _) => host,
             Self::Mends(vf) | Self::ClearsUnused(vf) => vf.host,
         }
@@ -74,8 +74,8 @@ impl ServiceSide<'_> {
         for (host, of_host) in (0..).zip(&system.hosts) {
             self.calls(service, &of_host.wire, add);
             messages(service, host, &of_host.wire, add);
-            if let Some(session) = self.has_promises(system, host) {
-                add(ServiceAction::Promises(host, session));
+            if let Some(session) = self.has_offers(system, host) {
+                add(ServiceAction::Offers(host, session));
             }
         }
         service.flows.iter().for_each(|flow| steps(*flow, add));
@@ -103,8 +103,8 @@ impl ServiceSide<'_> {
             ServiceAction::CommitsRelease(key) => self.commits_release(system, key),
             ServiceAction::Reads(host, session) => self.reads(system, host, session),
             ServiceAction::CarriesOut(host, id) => self.carries_out(system, host, id),
-            ServiceAction::Welcomes(host, session) => welcomes(system, host, session),
-            ServiceAction::Promises(host, session) => self.promises(system, host, session),
+            ServiceAction::RepliesToHello(host, session) => replies_to_hello(system, host, session),
+            ServiceAction::Offers(host, session) => self.offers(system, host, session),
             ServiceAction::NoticesEnd(host, session) => notices_end(system, host, session),
             ServiceAction::Mends(vf) => {
                 let Dpu { ports, service, .. } = &mut system.dpu;
@@ -138,8 +138,8 @@ impl ServiceSide<'_> {
         let Some(place) = requests.iter().position(|other| *other == request) else { return };
         requests.remove(place);
         match call {
-            Call::Attach { session, as_of, promised, .. } => {
-                self.admits(system, key, Asked { session, as_of, promised }, is_awaited);
+            Call::Attach { session, as_of, offered, .. } => {
+                self.admits(system, key, Asked { session, as_of, offered }, is_awaited);
             }
             Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
         }
@@ -149,7 +149,7 @@ impl ServiceSide<'_> {
 fn messages(service: &Service, host: HostId, wire: &Wire, add: &mut impl FnMut(ServiceAction)) {
     // The service reads nothing of a session while it evaluates its hello.
     let streams = wire.streams.iter();
-    for stream in streams.filter(|stream| !service.is_greeting(host, stream.session)) {
+    for stream in streams.filter(|stream| !service.is_evaluating(host, stream.session)) {
         if !stream.up.is_empty() {
             add(ServiceAction::Reads(host, stream.session));
         } else if !stream.agent_listens {
@@ -181,11 +181,11 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
             add(ServiceAction::CarriesOut(verdict.host, verdict.id));
         }
     }
-    for &(host, session) in &service.greeting {
+    for &(host, session) in &service.evaluating {
         let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
         let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
         if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
-            add(ServiceAction::Welcomes(host, session));
+            add(ServiceAction::RepliesToHello(host, session));
         }
     }
 }

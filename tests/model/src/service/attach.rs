@@ -6,7 +6,7 @@ use super::{
     side::ServiceSide,
 };
 use crate::{
-    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Promise, Record, SessionId, Vf},
+    names::{Address, AttachmentId, HostId, HostTime, Key, Offer, Phase, Record, SessionId, Vf},
     protection::Protection,
     system::{Port, System, put},
     wire::Answer,
@@ -17,13 +17,13 @@ use crate::{
 pub(super) struct Asked {
     pub(super) session: SessionId,
     pub(super) as_of: HostTime,
-    pub(super) promised: Option<Promise>,
+    pub(super) offered: Option<Offer>,
 }
 
 impl ServiceSide<'_> {
     /// `attachments/attach.rs::admit`.
     pub(super) fn admits(&self, system: &mut System, key: Key, asked: Asked, is_awaited: bool) {
-        let Asked { session, as_of, promised } = asked;
+        let Asked { session, as_of, offered } = asked;
         let answer = |system: &mut System, answer| {
             if is_awaited {
                 system.host_mut(key).wire.answer(key, answer);
@@ -35,16 +35,16 @@ impl ServiceSide<'_> {
             _ if !self.has(Protection::SessionCheck) => system.host(key).boot_id,
             _ => return answer(system, Answer::Stale),
         };
-        let is_overtaken = service.has_overtaken(key, boot_id, as_of);
-        if is_overtaken && self.has(Protection::OvertakenReservesNothing) {
+        let is_overtaken = service.has_tombstone(key, boot_id, as_of);
+        if is_overtaken && self.has(Protection::TombstoneReservesNothing) {
             return answer(system, Answer::Refused);
         }
         if let Some(entry) = self.finds(service, key) {
             if !entry.is_held() {
                 return answer(system, Answer::Releasing);
             }
-            let is_another = promised.is_some_and(|promise| promise.vf != entry.record.vf);
-            if is_another && self.has(Protection::PromisedOrNone) {
+            let is_another = offered.is_some_and(|offer| offer.vf != entry.record.vf);
+            if is_another && self.has(Protection::NamedOrNone) {
                 return answer(system, Answer::NotFree);
             }
             let is_programmed = system.dpu.programmed(entry.record.vf) == Some(entry.record.id);
@@ -57,13 +57,13 @@ impl ServiceSide<'_> {
             }
             return service.begin(attach_flow(entry.record, true, is_awaited));
         }
-        let named = promised.and_then(|promise| self.promised_vf(service, key.host, promise));
-        if named.is_none() && promised.is_some() && self.has(Protection::PromisedOrNone) {
+        let named = offered.and_then(|offer| self.offered_vf(service, key.host, offer));
+        if named.is_none() && offered.is_some() && self.has(Protection::NamedOrNone) {
             return answer(system, Answer::NotFree);
         }
         let Some(vf) = named.or_else(|| self.free_vf(service, key.host)) else {
-            let is_any_promised = service.promised_and_free(key.host).next().is_some();
-            let refusal = if is_any_promised { Answer::Promised } else { Answer::Refused };
+            let is_any_offered = service.offered_and_free(key.host).next().is_some();
+            let refusal = if is_any_offered { Answer::Offered } else { Answer::Refused };
             return answer(system, refusal);
         };
         let Some(address) = self.free_address(service) else {
@@ -79,23 +79,22 @@ impl ServiceSide<'_> {
     }
 
     /// `vf-alloc/src/allocator.rs::choose_offered`.
-    fn promised_vf(&self, service: &Service, host: HostId, promise: Promise) -> Option<Vf> {
-        let Promise { vf, number } = promise;
+    fn offered_vf(&self, service: &Service, host: HostId, offer: Offer) -> Option<Vf> {
+        let Offer { vf, number } = offer;
         let is_own = vf.host == host || !self.has(Protection::OwnVfsOnly);
-        let reported = service.promises.get(&vf).copied().flatten();
+        let reported = service.offers.get(&vf).copied().flatten();
         let is_it =
-            reported == Some(number) || reported.is_some() && !self.has(Protection::PromiseNumbers);
+            reported == Some(number) || reported.is_some() && !self.has(Protection::OfferNumbers);
         (is_own && is_it && service.is_idle(vf)).then_some(vf)
     }
 
     /// `vf-alloc/src/allocator.rs::choose`: the first free VF of the host.
     pub(super) fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
         let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
-        let is_promised = |vf: &Vf| {
-            service.promises.contains_key(vf) && self.has(Protection::PromisedToNobodyElse)
-        };
-        let mut offered = service.offered.iter().filter(is_own);
-        offered.find(|vf| service.is_idle(**vf) && !is_promised(vf)).copied()
+        let is_offered =
+            |vf: &Vf| service.offers.contains_key(vf) && self.has(Protection::OfferedNeedsName);
+        let mut reported_free = service.reported_free.iter().filter(is_own);
+        reported_free.find(|vf| service.is_idle(**vf) && !is_offered(vf)).copied()
     }
 
     /// `ipam/src/pool.rs::allocate`: the first free address. There is no cool-down, which is the hardest case.
@@ -156,5 +155,5 @@ impl ServiceSide<'_> {
 pub(super) fn attach_flow(record: Record, recorded: bool, is_awaited: bool) -> Flow {
     let Record { id, key, .. } = record;
     let work = Work::Establish { recorded, programmed: false };
-    Flow { key, id, work, is_awaited, follows: None, tells_host: false }
+    Flow { key, id, work, is_awaited, follows: None, informs_host: false }
 }

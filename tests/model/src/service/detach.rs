@@ -32,7 +32,7 @@ impl ServiceSide<'_> {
         }
         // The key is locked from here to the end, so an Attach sees all of it or nothing.
         if let Some((_, boot_id)) = service.sessions.get(&key.host).copied() {
-            service.note_overtaken(key, boot_id, as_of);
+            service.add_tombstone(key, boot_id, as_of);
         }
         let is_meant = |record: &Record| {
             id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
@@ -79,7 +79,7 @@ impl ServiceSide<'_> {
         let is_home = service.release(id, returned);
         let returned = is_home || !self.has(Protection::FreedOnlyWhenHome);
         let work = Work::GiveBack { returned, recorded: false, unprogrammed: false };
-        service.begin(Flow { key, id, work, is_awaited: false, follows, tells_host: false });
+        service.begin(Flow { key, id, work, is_awaited: false, follows, informs_host: false });
     }
 
     pub(super) fn commits_release(&self, system: &mut System, key: Key) {
@@ -119,18 +119,18 @@ impl ServiceSide<'_> {
         if let Some(entry) = service.get(flow.id).copied().filter(|_| returned) {
             let vf = entry.record.vf;
             if service.known.contains(&vf) && self.has(Protection::ReturnOffers) {
-                service.offered.insert(vf);
+                service.reported_free.insert(vf);
             }
-            if self.has(Protection::ReturnedToldAgain) {
-                service.renew_promise(vf);
+            if self.has(Protection::ReturnedIsOfferedAgain) {
+                service.reset_offer(vf);
             }
             service.entries.retain(|entry| entry.record.id != flow.id);
         }
         if flow.is_awaited {
             system.host_mut(key).wire.answer(key, Answer::Detached);
         }
-        if flow.tells_host {
-            tell_release(system, key, flow.id);
+        if flow.informs_host {
+            send_release(system, key, flow.id);
         }
     }
 
@@ -148,7 +148,7 @@ impl ServiceSide<'_> {
         let key = entry.record.key;
         self.gives_back(service, (key, id), verdict.returned, Some(verdict.session));
         if let Some(flow) = service.flow_mut(key) {
-            flow.tells_host = verdict.tells_host;
+            flow.informs_host = verdict.informs_host;
         }
     }
 }

@@ -12,15 +12,15 @@ pub struct Service {
     /// The VFs whose hosts have reported facts since the service started.
     pub known: BTreeSet<Vf>,
     /// The VFs that their hosts report as free.
-    pub offered: BTreeSet<Vf>,
+    pub reported_free: BTreeSet<Vf>,
     /// The VFs that are offered to their hosts, with the number of the offer. `None`: not sent yet.
-    pub promises: BTreeMap<Vf, Option<u8>>,
+    pub offers: BTreeMap<Vf, Option<u8>>,
     /// The number of each VF's latest offer.
-    pub last_told: BTreeMap<Vf, u8>,
+    pub last_number: BTreeMap<Vf, u8>,
     /// VFs in quarantine: their host holds them for attachments that the journal does not know.
     pub unaccounted: BTreeSet<Vf>,
     /// Tombstones: released keys, each with the time of its Detach.
-    pub overtaken: Vec<(Key, BootId, HostTime)>,
+    pub tombstones: Vec<(Key, BootId, HostTime)>,
     /// The time of the latest Detach of each VF.
     pub reported: BTreeMap<Vf, (BootId, HostTime)>,
     /// The current sessions by host.
@@ -32,7 +32,7 @@ pub struct Service {
     /// Decisions from hosts' messages that wait for the key's lock.
     pub verdicts: Vec<Verdict>,
     /// The sessions whose hello is being evaluated.
-    pub greeting: Vec<(HostId, SessionId)>,
+    pub evaluating: Vec<(HostId, SessionId)>,
 }
 
 /// An attachment in memory.
@@ -68,7 +68,7 @@ pub struct Flow {
     /// The session whose message caused it.
     pub follows: Option<SessionId>,
     /// Whether to inform the host at the end.
-    pub tells_host: bool,
+    pub informs_host: bool,
 }
 
 /// The work of a flow on the disk and in the kernel, in either order. The answer follows.
@@ -104,7 +104,7 @@ pub struct Verdict {
     /// Whether its VF is back.
     pub returned: bool,
     /// Whether the host has a record of it.
-    pub tells_host: bool,
+    pub informs_host: bool,
 }
 
 impl Service {
@@ -117,8 +117,8 @@ impl Service {
 
     /// Whether a hello is being evaluated.
     #[must_use]
-    pub fn is_greeting(&self, host: HostId, session: SessionId) -> bool {
-        self.greeting.contains(&(host, session))
+    pub fn is_evaluating(&self, host: HostId, session: SessionId) -> bool {
+        self.evaluating.contains(&(host, session))
     }
 
     /// The attachment of a key.
@@ -140,14 +140,14 @@ impl Service {
     }
 
     /// The VFs that a host may name as offered.
-    pub(super) fn promised_and_free(&self, host: HostId) -> impl Iterator<Item = Vf> + '_ {
-        let offered = self.offered.iter().copied().filter(move |vf| vf.host == host);
-        offered.filter(|vf| self.is_idle(*vf) && self.promises.contains_key(vf))
+    pub(super) fn offered_and_free(&self, host: HostId) -> impl Iterator<Item = Vf> + '_ {
+        let reported_free = self.reported_free.iter().copied().filter(move |vf| vf.host == host);
+        reported_free.filter(|vf| self.is_idle(*vf) && self.offers.contains_key(vf))
     }
 
     /// `vf-alloc/src/slot.rs::reset_offer`.
-    pub(super) fn renew_promise(&mut self, vf: Vf) {
-        if let Some(reported) = self.promises.get_mut(&vf) {
+    pub(super) fn reset_offer(&mut self, vf: Vf) {
+        if let Some(reported) = self.offers.get_mut(&vf) {
             *reported = None;
         }
     }
@@ -221,8 +221,8 @@ impl Service {
         self.overtaken_until(key, boot_id).is_some_and(|until| asked <= until)
     }
 
-    fn overtaken_until(&self, key: Key, boot_id: BootId) -> Option<HostTime> {
-        let of_key = self.overtaken.iter().find(|(of, boot, _)| (*of, *boot) == (key, boot_id));
+    fn tombstone_until(&self, key: Key, boot_id: BootId) -> Option<HostTime> {
+        let of_key = self.tombstones.iter().find(|(of, boot, _)| (*of, *boot) == (key, boot_id));
         of_key.map(|(.., until)| *until)
     }
 

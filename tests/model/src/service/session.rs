@@ -2,7 +2,7 @@
 //! In the program: dpu-service/src/{api/session,sessions,attachments/hello}.rs.
 
 use super::{
-    detach::tell_release,
+    detach::send_release,
     memory::{Entry, Service, Verdict},
     side::ServiceSide,
 };
@@ -20,7 +20,7 @@ impl ServiceSide<'_> {
             HostMessage::Hello(hello) => self.evaluates(system, host, session, &hello),
             HostMessage::Inventory(inventory) => self.takes_note(system, host, session, &inventory),
             HostMessage::Attached(id) => note_attached(system, host, session, id),
-            HostMessage::Untaken(promise) => self.notes_untaken(system, promise),
+            HostMessage::Declined(offer) => self.notes_declined(system, offer),
         }
     }
 
@@ -40,13 +40,13 @@ impl ServiceSide<'_> {
         *newest = session;
         self.opens(system, host, session, hello.boot_id);
         let Some(service) = system.service_mut() else { return };
-        if self.has(Protection::PromisesEnd) {
-            service.promises.retain(|vf, _| vf.host != host);
+        if self.has(Protection::OffersEnd) {
+            service.offers.retain(|vf, _| vf.host != host);
         }
         let conditions = self.take_inventory(service, hello.boot_id, &hello.inventory);
         quarantine_unaccounted(service, hello, &conditions);
-        service.greeting.push((host, session));
-        service.greeting.sort_unstable();
+        service.evaluating.push((host, session));
+        service.evaluating.sort_unstable();
         let is_own = |entry: &&Entry| {
             entry.record.key.host == host || !self.has(Protection::HelloJudgesItsOwn)
         };
@@ -75,9 +75,9 @@ impl ServiceSide<'_> {
             is_over = true;
         } else if !entry.is_held() {
             let is_pending =
-                hello.pending.contains(&key) && self.has(Protection::PendingIsToldOfRelease);
+                hello.pending.contains(&key) && self.has(Protection::PendingGetsRelease);
             match live.is_some() || is_pending {
-                true => tell_release(system, key, id),
+                true => send_release(system, key, id),
                 false => is_over = returned,
             }
         } else {
@@ -95,8 +95,8 @@ impl ServiceSide<'_> {
             entry.unclaimed = is_unclaimed;
         }
         if is_over {
-            let tells_host = live.is_some();
-            service.verdicts.push(Verdict { host, session, id, returned, tells_host });
+            let informs_host = live.is_some();
+            service.verdicts.push(Verdict { host, session, id, returned, informs_host });
             service.verdicts.sort_unstable();
         }
     }
@@ -127,7 +127,7 @@ impl ServiceSide<'_> {
             service.entries.iter_mut().filter(is_back).map(|entry| entry.record.id).collect();
         for id in back {
             service.release(id, true);
-            let verdict = Verdict { host, session, id, returned: true, tells_host: false };
+            let verdict = Verdict { host, session, id, returned: true, informs_host: false };
             service.verdicts.push(verdict);
         }
         service.verdicts.sort_unstable();
@@ -155,10 +155,10 @@ impl ServiceSide<'_> {
                 service.known.insert(*vf);
             }
             if *condition == VfCondition::Clean {
-                service.offered.insert(*vf);
+                service.reported_free.insert(*vf);
                 service.unaccounted.remove(vf);
             } else {
-                service.offered.remove(vf);
+                service.reported_free.remove(vf);
             }
         }
         valid
@@ -229,13 +229,13 @@ pub(super) fn note_attached(
 }
 
 /// The hello reply precedes all messages that have accumulated for the host.
-pub(super) fn welcomes(system: &mut System, host: HostId, session: SessionId) {
+pub(super) fn replies_to_hello(system: &mut System, host: HostId, session: SessionId) {
     let Some(service) = system.service_mut() else { return };
-    service.greeting.retain(|other| *other != (host, session));
+    service.evaluating.retain(|other| *other != (host, session));
     if let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session)
         && stream.agent_listens
     {
-        stream.down.insert(0, DpuMessage::Welcome);
+        stream.down.insert(0, DpuMessage::HelloReply);
     }
 }
 

@@ -10,18 +10,18 @@ use crate::{
 pub struct ServiceSide<'a> {
     protections: Protections<'a>,
     addresses: u8,
-    may_promise: bool,
+    may_offer: bool,
 }
 
 impl<'a> ServiceSide<'a> {
     /// The side of a service with these protections and addresses. `may_promise`: whether it offers VFs.
     #[must_use]
-    pub fn new(protections: Protections<'a>, addresses: u8, may_promise: bool) -> Self {
-        Self { protections, addresses, may_promise }
+    pub fn new(protections: Protections<'a>, addresses: u8, may_offer: bool) -> Self {
+        Self { protections, addresses, may_offer }
     }
 
-    pub(super) fn may_promise(&self) -> bool {
-        self.may_promise
+    pub(super) fn may_offer(&self) -> bool {
+        self.may_offer
     }
 
     pub(super) fn has(&self, protection: Protection) -> bool {

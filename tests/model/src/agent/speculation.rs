@@ -7,11 +7,11 @@ use super::{
     memory::{Agent, Step, Then},
     recovery::is_within_reach,
     side::AgentSide,
-    tasks::{lets_go, set, step},
+    tasks::{ends_hold, set, step},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Place},
-    names::{Address, AttachmentId, BootId, Key, Netns, Phase, Promise, Record, Vf},
+    names::{Address, AttachmentId, BootId, Key, Netns, Offer, Phase, Record, Vf},
     protection::Protection,
     system::System,
 };
@@ -19,85 +19,85 @@ use crate::{
 impl AgentSide<'_> {
     /// `vfs/claims.rs::try_claim`, for a key's ADD: the offered VFs that are clean at home and in no record. A VF
     /// that another ADD has taken is not among them. The order makes no difference.
-    pub(super) fn claimable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
+    pub(super) fn takeable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
         let host = system.host(key);
-        let is_new = agent.claimed(key).is_none() && host.by_key(key).is_none();
+        let is_new = agent.hold_of(key).is_none() && host.by_key(key).is_none();
         let is_open = agent.session().is_some() || !self.has(Protection::ClosedBeforeHello);
         let is_free =
             |vf: &&Vf| *system.function(**vf) == Function::CLEAN && host.by_vf(**vf).is_none();
-        agent.promises.keys().filter(|_| is_new && is_open).filter(is_free).copied().collect()
+        agent.offers.keys().filter(|_| is_new && is_open).filter(is_free).copied().collect()
     }
 }
 
 /// `verbs/guess.rs::take`.
 pub(super) fn takes(system: &mut System, key: Key, vf: Vf) {
     let Some(agent) = system.agent_mut(key) else { return };
-    let Some(number) = agent.promises.remove(&vf) else { return };
-    agent.claim(key, Some(Promise { vf, number }));
+    let Some(number) = agent.offers.remove(&vf) else { return };
+    agent.set_hold(key, Some(Offer { vf, number }));
 }
 
 /// Whether the record of a speculative move has to be written.
 pub(super) fn is_to_be_written(system: &System, agent: &Agent, key: Key) -> bool {
-    let is_beside = agent.task(key).is_some_and(|task| task.step.is_beside_guess());
-    is_beside && agent.claimed(key).is_some() && system.host(key).by_key(key).is_none()
+    let is_beside = agent.task(key).is_some_and(|task| task.step.allows_speculation());
+    is_beside && agent.hold_of(key).is_some() && system.host(key).by_key(key).is_none()
 }
 
 /// Whether a speculative move is due: a live namespace waits for the VF.
 pub(super) fn is_to_be_moved(system: &System, key: Key) -> bool {
-    let is_beside = step(system, key).is_some_and(|step| step.is_beside_guess());
-    let is_here = |guess: &AgentRecord| {
-        guess.phase == AgentPhase::Attaching
-            && system.is_alive(guess.netns)
-            && system.function(guess.attachment.vf).place == Place::Home
+    let is_beside = step(system, key).is_some_and(|step| step.allows_speculation());
+    let is_here = |speculative: &AgentRecord| {
+        speculative.phase == AgentPhase::Attaching
+            && system.is_alive(speculative.netns)
+            && system.function(speculative.attachment.vf).place == Place::Home
     };
-    is_beside && system.host(key).guess(key).is_some_and(is_here)
+    is_beside && system.host(key).speculative(key).is_some_and(is_here)
 }
 
 impl AgentSide<'_> {
     /// `vfs/ahead.rs::begin`, the first half.
-    pub(super) fn writes_guess(&self, system: &mut System, key: Key) {
+    pub(super) fn writes_speculative(&self, system: &mut System, key: Key) {
         let netns = Netns { key, sandbox: system.container(key).sandboxes };
         let host = system.host_mut(key);
-        let claim = host.agent.as_ref().and_then(|agent| agent.claimed(key));
-        let Some(Promise { vf, .. }) = claim else { return };
+        let hold = host.agent.as_ref().and_then(|agent| agent.hold_of(key));
+        let Some(Offer { vf, .. }) = hold else { return };
         if host.by_vf(vf).is_some() && self.has(Protection::OneRecordPerVf) {
             return;
         }
-        match self.has(Protection::GuessBeforeMove) {
+        match self.has(Protection::SpeculativeRecordFirst) {
             true => host.put(record_of(host.boot_id, key, vf, netns)),
-            false => move_ahead(system, vf, netns),
+            false => move_speculatively(system, vf, netns),
         }
     }
 }
 
 /// The record of a speculative move.
 fn record_of(boot_id: BootId, key: Key, vf: Vf, netns: Netns) -> AgentRecord {
-    let (id, address) = (AttachmentId::of_guess(key), Address(u8::MAX));
+    let (id, address) = (AttachmentId::speculative_id(key), Address(u8::MAX));
     let attachment = Record { id, key, vf, address, boot_id, phase: Phase::Held };
     AgentRecord::attaching(attachment, netns)
 }
 
-pub(super) fn moves_ahead(system: &mut System, key: Key) {
-    let Some(guess) = system.host(key).guess(key).copied() else { return };
-    move_ahead(system, guess.attachment.vf, guess.netns);
+pub(super) fn moves_speculatively(system: &mut System, key: Key) {
+    let Some(speculative) = system.host(key).speculative(key).copied() else { return };
+    move_speculatively(system, speculative.attachment.vf, speculative.netns);
 }
 
-fn move_ahead(system: &mut System, vf: Vf, netns: Netns) {
+fn move_speculatively(system: &mut System, vf: Vf, netns: Netns) {
     *system.function_mut(vf) = Function { place: Place::Pod(netns), carries: None };
 }
 
 /// `verbs/guess.rs::take_home`: the DPU has refused the VF and knows that. The reconciler handles a VF that is not
 /// back.
-pub(super) fn takes_home(system: &mut System, key: Key) {
-    let Some(Step::TakeHome(netns)) = step(system, key) else { return };
-    if let Some(guess) = system.host(key).guess(key).copied() {
-        if !is_within_reach(system, &guess) {
-            system.host_mut(key).put(AgentRecord { phase: AgentPhase::Releasing, ..guess });
+pub(super) fn moves_speculative_back(system: &mut System, key: Key) {
+    let Some(Step::MoveSpeculativeBack(netns)) = step(system, key) else { return };
+    if let Some(speculative) = system.host(key).speculative(key).copied() {
+        if !is_within_reach(system, &speculative) {
+            system.host_mut(key).put(AgentRecord { phase: AgentPhase::Releasing, ..speculative });
             return fails_add(system, key);
         }
-        *system.function_mut(guess.attachment.vf) = Function::CLEAN;
-        system.host_mut(key).forget(guess.attachment.id);
+        *system.function_mut(speculative.attachment.vf) = Function::CLEAN;
+        system.host_mut(key).forget(speculative.attachment.id);
     }
-    lets_go(system, key);
+    ends_hold(system, key);
     set(system, key, Step::AskAgain(netns), Then::AnswerAdd);
 }
