@@ -296,6 +296,7 @@ impl DevlinkEswitch {
     fn set_egress_rate(&self, port: &DevlinkPort, bits: u64) -> Result<(), Refused> {
         match self.leaf(port)? {
             Some(leaf) if leaf.max_bits == bits => Ok(()),
+            // The card can't limit this VF, so the fabric does.
             None => Ok(()),
             Some(_) => {
                 let change = RateChange::new().max_bits(bits);
@@ -348,6 +349,7 @@ impl DevlinkEswitch {
                 gone_is_done_if(mac == NO_MAC, self.devlink().set_port_mac(port, mac))
                     .map_err(|error| Refused::new(format!("program port {port}"), error))
             }
+            // The port takes no MAC address, or has this one.
             _ => Ok(()),
         }
     }

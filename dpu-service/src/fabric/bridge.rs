@@ -129,6 +129,7 @@ impl BridgeFabric {
     ) -> Result<(), Error> {
         let vlans = rtnl.bridge_vlans(bridge)?;
         let has = vlans.get(&port).map_or(&[][..], Vec::as_slice);
+        // Entries go before their VLAN: the kernel refuses to delete them once the port has left it.
         let mut requests = fdb::removals(rtnl, port, &Vec::from_iter(surplus(has, wanted)))?;
         requests.extend(port_changes(port, has, wanted));
         rtnl.batch(&requests)
@@ -167,6 +168,7 @@ impl BridgeFabric {
             return Ok(());
         }
         Self::set_vlans(rtnl, bridge, port, &port_vlans(settings))?;
+        // Last, since the uplinks' VLANs are computed from those of all ports.
         self.sync_uplinks(rtnl, bridge)
     }
 
@@ -457,7 +459,7 @@ impl Fabric for BridgeFabric {
         })
     }
 
-    /// Reading a link makes a current kernel set_static the carrier, and with it the port's state. An older kernel
+    /// Reading a link makes a current kernel settle the carrier, and with it the port's state. An older kernel
     /// does so up to a second later.
     fn forwards(&self, index: u32) -> Result<bool, Refused> {
         let refused = |error| Refused::new(format!("look at link {index}"), error);

@@ -77,6 +77,7 @@ impl Bridges {
 
     /// Calls `work` for every bridge, then returns the first failure.
     fn each(&self, work: impl Fn(&dyn Fabric) -> Result<(), Refused>) -> Result<(), Refused> {
+        // Collected first, so that a failure of one bridge does not stop the others.
         let done: Vec<_> = self.all().map(|bridge| work(&*bridge.fabric)).collect();
         done.into_iter().collect()
     }
@@ -251,6 +252,7 @@ impl Fabric for Bridges {
     }
 
     fn lost_rules(&self) -> bool {
+        // Not `any`: each bridge reports a loss only once, so all must be asked.
         self.all().filter(|bridge| bridge.fabric.lost_rules()).count() > 0
     }
 

@@ -137,6 +137,7 @@ impl Drop for OvsFabric {
     fn drop(&mut self) {
         *self.inner.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.inner.over.notify_all();
+        // Ends the wait of the thread that watches the database.
         self.inner.vswitch.close();
     }
 }
@@ -236,6 +237,7 @@ impl Inner {
     fn dropped_by_meters(&self) -> Result<BTreeMap<u32, u64>, Refused> {
         match self.meters() {
             Ok(()) => self.flows.with(&self.counting(), Switch::meter_drops),
+            // Without meters there are no limits, and so no drops.
             Err(_) => Ok(BTreeMap::new()),
         }
     }
@@ -295,6 +297,7 @@ impl Fabric for OvsFabric {
 
     fn concerns(&self, event: &LinkEvent) -> bool {
         let name = match event {
+            // A lost event may have been about the bridge.
             LinkEvent::Missed => return true,
             LinkEvent::PortChanged { .. } => return false,
             LinkEvent::Changed(link) => &link.name,

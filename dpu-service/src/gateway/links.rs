@@ -118,6 +118,7 @@ impl Links {
         let now = SetUp { index: link.index, bridge: network.bridge.clone() };
         let before = self.set_up.get(&network.name);
         let is_new = before != Some(&now);
+        // A network that has moved to another bridge has a new link, which is no repair.
         let is_made_again = is_new && before.is_some_and(|before| before.bridge == now.bridge);
         if is_new || is_thorough {
             let refused = |error| Refused::new(format!("set up {}", link.name), error);
@@ -235,6 +236,7 @@ fn set_all(link: &str) -> Result<(), Error> {
 
 fn force_ipv6(link: &str) -> Result<(), Error> {
     match set_sysctl(Family::V6, link, FORCE_FORWARDING, "1") {
+        // This kernel does not have the setting.
         Err(error) if error.is_not_found() => Ok(()),
         outcome => outcome,
     }
@@ -242,6 +244,7 @@ fn force_ipv6(link: &str) -> Result<(), Error> {
 
 fn added(outcome: Result<(), Error>) -> Result<(), Error> {
     match outcome {
+        // Another program has added it since the addresses were read.
         Err(error) if error.is_exists() => Ok(()),
         outcome => outcome,
     }

@@ -35,6 +35,7 @@ impl OurTable {
     pub(super) fn put(&mut self, table: Table) -> Result<bool, Refused> {
         let refused = |error| Refused::new("put the rules into force", error);
         let socket = open(&mut self.socket)?;
+        // Taken, so that an error leaves the state unknown and the next call replaces the table.
         let Some(mut in_force) = self.in_force.take() else {
             self.in_force = replace(socket, table).map_err(refused)?;
             return Ok(false);
@@ -109,6 +110,7 @@ impl InForce {
     fn read(&mut self, socket: &mut Nftables) -> Result<(), netlink::Error> {
         if self.contents.is_none() && socket.generation()? == self.generation {
             let contents = socket.contents(&self.table)?;
+            // A change during the listing makes the contents uncertain.
             let is_alone = socket.generation()? == self.generation;
             self.contents = contents.filter(|_| is_alone);
         }
@@ -141,6 +143,7 @@ fn replace(socket: &mut Nftables, table: Table) -> Result<Option<InForce>, netli
     socket.replace(&table)?;
     let contents = socket.contents(&table)?;
     let generation = socket.generation()?;
+    // Exactly one transaction, ours, lies between the two generations.
     let is_alone = generation == before.wrapping_add(1);
     let is_known = is_alone && contents.is_some();
     Ok(is_known.then_some(InForce { table, generation, contents }))

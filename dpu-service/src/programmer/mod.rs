@@ -289,6 +289,7 @@ impl Programmer {
     pub fn prepare(&self) -> Result<(), Refused> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(()) };
         let prepared = eswitch.prepare();
+        // `and` evaluates its argument also after an error: the fabric is prepared in any case.
         prepared.and(fabric.prepare())
     }
 

@@ -199,7 +199,7 @@ fn gateways_stand_in_the_bridges_of_their_networks() {
     };
     let ports = [port("blue", None), port("storage", Some(STORAGE)), port("red", Some(BRIDGE))];
     let links = set(&dpu, &ports);
-    assert_eq!(set(&dpu, &ports), links, "nothing is made anew");
+    assert_eq!(set(&dpu, &ports), links, "nothing is created again");
     for (end, bridge) in [("gp-blue", BRIDGE), ("gp-storage", STORAGE), ("gp-red", BRIDGE)] {
         assert_eq!(bridge_of(&mut dpu, On::Bridge, end), bridge);
     }

@@ -237,7 +237,7 @@ fn removed_guard_is_detected() {
     let mut tc = Command::new("tc");
     tc.args(others.split(' ').skip(1)).arg("1,6 0 0 0");
     assert!(dpu.netns.netns.run(|| tc.status().unwrap().success()).unwrap());
-    assert!(!is_in_place(&pod), "somebody else's is asked first");
+    assert!(!is_in_place(&pod), "another program's filter runs before the service's");
     dpu.program(&pod);
     assert!(is_in_place(&pod));
     assert!(filters().to_string().contains("\"handle\":\"0x2\""), "{}", filters());
@@ -341,7 +341,7 @@ fn hides_the_dpu_from_pods(on: On) {
     pods[0].netns.run("ip neigh del 192.0.2.1 dev eth0");
     assert!(!pods[0].pings("192.0.2.1"));
     let found = pods[0].netns.json("ip -j neigh show to 192.0.2.1 dev eth0");
-    assert!(found[0]["lladdr"].is_null(), "{on:?}: somebody has answered for the DPU: {found}");
+    assert!(found[0]["lladdr"].is_null(), "{on:?}: a reply came in the DPU's name: {found}");
 }
 
 /// Frames that a pod needs to send and that pass the guard.

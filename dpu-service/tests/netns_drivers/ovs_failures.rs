@@ -161,7 +161,7 @@ fn malformed_database_answer_is_reported() {
         pods[0].reaches("10.9.0.2");
 
         at.database.set(Answers::Whole);
-        wait_until("it is spoken to anew", || {
+        wait_until("it is connected to again", || {
             at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings).is_ok()
         });
         at.dpu.program(pod);
@@ -196,7 +196,7 @@ fn slow_or_malformed_switch_is_reported() {
         pods[0].reaches("10.9.0.2");
 
         at.bridge.set(Answers::Whole);
-        wait_until("it is spoken to anew", || looks(&at).is_ok_and(|found| found.in_place));
+        wait_until("it is connected to again", || looks(&at).is_ok_and(|found| found.in_place));
     }
     assert_ports(&mut at.dpu, &pods);
 }

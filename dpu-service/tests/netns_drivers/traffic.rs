@@ -148,7 +148,7 @@ fn meter_and_allow_drops_count_separately() {
     let (before, of_two) = (drops(&dpu, &one), drops(&dpu, &two));
     assert_eq!((before.egress_limit, before.allow), (0, 0));
     assert!(!two.pings("10.9.0.1"));
-    wait_until("what nobody may open is counted", || drops(&dpu, &one).allow > 0);
+    wait_until("a refused connection is counted", || drops(&dpu, &one).allow > 0);
     let mut flood = Command::new("ping");
     flood.args(["-q", "-f", "-c", "200", "-s", "1400", "-W", "1", "10.9.0.2"]);
     let _ = one.netns.netns.run(|| flood.output().unwrap()).unwrap();

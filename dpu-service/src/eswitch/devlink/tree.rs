@@ -139,6 +139,7 @@ impl Trees {
     ) -> Result<(), Error> {
         let limit = RateChange::new().max_bits(node.rate);
         match devlink.add_rate_node(device, &node.name, &limit) {
+            // The network's node exists, perhaps with an earlier rate.
             Err(error) if error.is_exists() => {
                 devlink.set_rate(device, &RateSubject::Node(node.name.clone()), &limit)?;
             }
@@ -156,6 +157,7 @@ impl Trees {
         node: &str,
     ) -> Result<(), Error> {
         match devlink.delete_rate_node(device, node) {
+            // The node still has leaves.
             Err(error) if error.is_busy() => return Ok(()),
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}

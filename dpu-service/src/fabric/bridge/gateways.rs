@@ -70,6 +70,7 @@ fn remove_others(
     let is_surplus = |link: &&Link| is_unwanted(link) && !is_siblings(link);
     let surplus: Vec<_> = links.iter().filter(is_surplus).collect();
     for link in &surplus {
+        // Deleting one end deletes the other, which may be in the list, too.
         let deleted = gone_is_done(rtnl.change(Request::delete_link(link.index)));
         deleted.map_err(|error| Refused::new(format!("delete {}", link.name), error))?;
     }
@@ -110,6 +111,7 @@ impl GatewayPairs<'_> {
         let refused = |error| {
             Refused::new(format!("make the gateway's link {name} of {}", port.network), error)
         };
+        // Before anything is created: a pair without its VLAN would be in the untagged network.
         self.check_vlan(port)?;
         let ends = self.ends(port)?;
         if let Some((own, other)) = ends
@@ -186,6 +188,7 @@ impl GatewayPairs<'_> {
         if self.vlans.is_some() {
             super::BridgeFabric::set_vlans(rtnl, self.bridge, other, &[access_vlan(port.vlan)])?;
         }
+        // Before the port is up: the kernel sends IPv6 messages of its own when a link comes up.
         keep_port_silent(&port_name(&port.network));
         rtnl.change_link(other, &LinkChange::new().up())?;
         rtnl.change_link(own, &LinkChange::new().up())
@@ -196,6 +199,7 @@ fn make(rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(u32, u32), Error> {
     let (own, other) = (own_name(&port.network), port_name(&port.network));
     let own_end = VethEnd::new(own.as_str()).mac(gateway::mac_of(&port.network)).mtu(port.mtu);
     rtnl.change(Request::add_veth(&own_end, &VethEnd::new(other.as_str()).mtu(port.mtu)))?;
+    // The kernel chooses the indices, and the request does not return them.
     let mut index_of = |name: &str| Ok(rtnl.link_by_name(name)?.unwrap_or_default().index);
     Ok((index_of(&own)?, index_of(&other)?))
 }
@@ -300,7 +304,7 @@ mod tests {
             is_own_end(&links[0], &links)
         };
         assert!(!is_ours("gw-lan", None, "lan0"));
-        assert!(!is_ours("gw-lan", Some("of somebody else"), "gp-lan"));
+        assert!(!is_ours("gw-lan", Some("of another program"), "gp-lan"));
         assert!(is_ours("gw-lan", None, "gp-lan"));
         assert!(is_ours("renamed", Some("dpu-offload gateway of lan"), "lan0"));
     }

@@ -44,6 +44,7 @@ impl BridgeLink {
     /// Looks the bridge up. Fails if it does not exist.
     pub(super) fn find(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
         let mut index = self.known_index();
+        // First: a lookup that fails leaves no index.
         *index = None;
         let found = rtnl.link_by_name(&self.name);
         let found = found.map_err(|error| self.refused("find", error))?;

@@ -26,6 +26,7 @@ impl Inner {
     pub(super) fn set_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
         let number = self.number(port)?.ok_or_else(|| self.not_joined(port))?;
         let doing = format!("limit what {} takes from its pod", port.name);
+        // The meter first: a flow can only name an existing one.
         self.flows.with(&doing, |switch| switch.set_meter(meter(number, limit)))?;
         let flow = flow(number);
         self.flows.set(&doing, flow.cookie, &[flow].into()).map(drop)

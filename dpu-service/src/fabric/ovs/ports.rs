@@ -55,6 +55,7 @@ impl Inner {
 
     pub(super) fn leave(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)? else { return Ok(()) };
+        // Held until its flows are gone: a port that joins must not get the number before.
         let _held = number.and_then(|number| self.vswitch.hold_number(number));
         self.await_seen(port)?;
         self.remove_port(port)?;
@@ -79,6 +80,7 @@ impl Inner {
         let removals: Vec<_> =
             numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
         self.flows.with(doing, |switch| {
+            // Read before the removal: the flows name the conntrack zones and meters to clean up.
             let found = numbers.iter().map(|number| switch.flows(cookies_of(*number)));
             let found = found.collect::<Result<Vec<_>, _>>()?;
             let found: Vec<_> = found.iter().flatten().map(|counted| &counted.flow).collect();

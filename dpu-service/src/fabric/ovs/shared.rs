@@ -41,6 +41,7 @@ impl Inner {
         let shared = self.look_at_links(uplinks.filter_map(|(_, mtu)| mtu.as_ref().ok()).min());
         let problem = self.shared().problem.take();
         *self.shared() = SharedLinks { problem, ..shared? };
+        // After the links have joined: their flows need the links' port numbers.
         let flows = self.set_own_flows(is_ours);
         let forgotten = self.look_at_first_table();
         let meters = self.look_for_meters();

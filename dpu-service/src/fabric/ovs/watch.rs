@@ -78,6 +78,7 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
         }
     };
     let stands_still = matches!(ended, openflow::Error::TimedOut { .. });
+    // A suspension is no restart, so it is reported at once.
     if stands_still || !fabric.is_over_after(RESTART) && fabric.flows.connect().is_err() {
         report(count);
     }
