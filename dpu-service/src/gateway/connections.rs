@@ -1,5 +1,5 @@
-//! Flushes conntrack entries that outlive a mapped port. Otherwise a client that keeps sending would never reach
-//! the port's next pod.
+//! Flushes conntrack entries that remain after a mapped port is gone. Otherwise a client that keeps sending would
+//! never reach the port's next pod.
 //!
 //! When a port no longer leads to a pod, the connections to that pod are flushed. When a port starts to lead to a
 //! pod, the connections that lead into the DPU itself are flushed: they began while the port was free. Of TCP there
