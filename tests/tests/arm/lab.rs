@@ -7,13 +7,13 @@ use std::{
 
 use e2e::{card_check::assert_complete, program, run};
 
-/// A lab of its own name, taken down when dropped.
+/// A lab with its own name, taken down on drop.
 struct HackLab {
     name: String,
 }
 
 impl HackLab {
-    /// What a script of shell prints, which has the lab's programs, and `lab` for hack/lab.
+    /// The output of a shell script with the lab's programs in its path, and `lab` for hack/lab.
     fn shell(&self, script: &str) -> String {
         let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/lab");
         let programs: PathBuf = program("dpuctl").parent().unwrap().into();
@@ -46,7 +46,7 @@ fn card_check_reports_on_an_arm_dpu() {
         file.display()
     ));
     let report = std::fs::read_to_string(file).unwrap();
-    // The fabric is a bridge, the emulated card has no rate tree, and the machine's kernel neither policing nor nftables.
+    // The fabric is a bridge, the emulated card has no rate tree, and the machine's kernel lacks policing and nftables.
     assert_complete(
         &report,
         &[
@@ -66,7 +66,7 @@ fn the_lab_with_an_arm_machine_can_be_driven_and_leaves_nothing_behind() {
     let in_the_lab = |script: &str| lab.shell(&format!("eval \"$(lab env)\"; {script}"));
     assert_eq!(in_the_lab("$DPU_EXEC uname -m"), "aarch64\n");
     assert_eq!(in_the_lab("ip -n $HOST_NETNS -o link show p0v2").lines().count(), 1);
-    // From outside too, by a management port of the machine's own.
+    // Also from outside, through the machine's own management port.
     let vfs = in_the_lab("export DPUCTL_CONFIG; $CNI_PATH/dpuctl get vfs");
     assert_eq!(vfs.matches("Free").count(), 3, "{vfs}");
     let process = in_the_lab("$DPU_EXEC pidof dpu-service");

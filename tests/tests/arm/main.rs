@@ -1,5 +1,4 @@
-//! The host is this machine, the DPU an emulated arm64 machine with a kernel of its own. `hack/test
-//! vm` runs them.
+//! The host is this machine; the DPU is an emulated arm64 machine with its own kernel. Run by `hack/test vm`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +17,7 @@ use std::time::Duration;
 
 use e2e::{Settings, Timeouts};
 
-/// How long two machines, one of them emulated, may take to agree.
+/// Timeout for two machines, one of them emulated, to agree.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// Networks in VLANs of their own: blue and green with addresses, wire and cable without.
@@ -53,7 +52,7 @@ name = "cable"
 vlan = 400
 "#;
 
-/// Without a grace a good STATUS says that the agent has its session, however soon after a reset.
+/// No grace: STATUS only succeeds while the agent has its session.
 fn settings() -> Settings {
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     Settings { networks: NETWORKS.into(), timeouts, ..Settings::default() }

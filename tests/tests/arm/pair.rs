@@ -1,4 +1,4 @@
-//! Two pods that reach each other, and what becomes of that.
+//! Two pods that reach each other.
 
 use std::process::Command;
 

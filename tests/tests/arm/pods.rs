@@ -15,7 +15,7 @@ fn two_pods_ping_each_other_through_the_arm_machine_and_give_everything_back() {
     let pair = Pair::attach(&lab);
     let ports = lab.dpu.json("bridge -j link show master br-offload");
     assert_eq!(ports.len(), 2, "{ports:?}");
-    // Each has its own kernel: the host's knows no such bridge.
+    // Each machine has its own kernel: the host's has no such bridge.
     assert!(lab.netns().json("ip", &["link", "show", "type", "bridge"]).is_empty());
     pair.detach(&lab);
     let left = lab.dpu.says("bridge link show master br-offload");

@@ -35,7 +35,7 @@ fn after_a_reset_the_pods_ping_again_by_themselves() {
     lab.wait_until_good();
     lab.assert_invariants();
     assert_eq!(ids(&lab), before);
-    // Nothing was done to the pods.
+    // No command was sent to the pods.
     assert_eq!([&pair.a, &pair.b].map(|pod| pod.json("ip", &["link", "show", "eth0"])), indices);
     pair.detach(&lab);
 }
@@ -53,7 +53,7 @@ fn what_is_detached_while_the_machine_boots_is_free_afterwards() {
     lab.assert_clean_slate();
 }
 
-/// Attaches are under way as the machine goes; whatever they are told, nothing is lost by it.
+/// Attaches are in progress when the machine is reset; whatever their answers, nothing leaks.
 #[test]
 fn a_reset_in_the_middle_of_attaches_loses_no_vf_and_no_address() {
     let lab = ArmLab::start(&settings());
@@ -92,7 +92,7 @@ fn the_machine_may_be_reset_again_before_it_is_up() {
     let pair = Pair::attach(&lab);
     let before = ids(&lab);
     reset(&lab, &pair);
-    // Its kernel boots; and once more as the service begins to recover.
+    // Reset while its kernel boots, and again when the service begins to recover.
     let seen = lab.dpu.console().len();
     lab.dpu.reset();
     let begun = || lab.dpu.console()[seen..].contains("dpu_service").then_some(());
@@ -105,7 +105,7 @@ fn the_machine_may_be_reset_again_before_it_is_up() {
     pair.detach(&lab);
 }
 
-/// It may be answered once the machine is up, or told at once that there is no DPU.
+/// The attach is answered once the machine is up, or fails at once because there is no DPU.
 #[test]
 fn an_attach_while_the_machine_boots_fails_fast_and_works_afterwards() {
     let lab = ArmLab::start(&settings());

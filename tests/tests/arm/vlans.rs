@@ -1,4 +1,4 @@
-//! Networks in VLANs: a kernel that filters them keeps them apart.
+//! Networks in VLANs, on a kernel with VLAN filtering.
 
 use e2e::{ArmLab, Netns};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::{
     settings,
 };
 
-/// The VLANs of each representor in use, as `bridge vlan` shows them.
+/// VLANs of each used representor in `bridge vlan`.
 fn vlans(lab: &ArmLab) -> Vec<(String, Value)> {
     let ports = lab.dpu.json("bridge -j vlan show");
     let representors = ports.iter().filter(|port| port["ifname"] != "br-offload");
@@ -34,7 +34,7 @@ fn pods_of_one_vlan_ping_each_other_and_those_of_another_hear_nothing() {
     assert_eq!(tags.iter().filter(|tag| **tag == access(100)).count(), 2, "{tags:?}");
     assert_eq!(tags.iter().filter(|tag| **tag == access(200)).count(), 1, "{tags:?}");
 
-    // One subnet for all three, so that nothing but the VLAN is between them.
+    // One subnet for all three networks, so that only the VLAN separates them.
     for (pod, address) in [(&pair.a, 1), (&pair.b, 2), (&other, 3)] {
         pod.ip(&["addr", "add", &format!("192.0.2.{address}/24"), "dev", "eth0"]);
     }
@@ -78,7 +78,7 @@ fn a_limited_pod_has_its_limit_on_its_representor() {
     let queues = lab.dpu.json("tc -j qdisc show");
     let limits: Vec<_> = queues.iter().filter(|queue| queue["kind"] == "tbf").collect();
     assert_eq!(limits.len(), 1, "{queues:?}");
-    // tc shows bytes a second.
+    // tc prints bytes per second.
     assert_eq!(limits[0]["options"]["rate"], 50_000_000 / 8, "{limits:?}");
     lab.del("green", &pod, "eth0").nothing();
     lab.assert_clean_slate();

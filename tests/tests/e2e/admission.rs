@@ -1,5 +1,5 @@
-//! The admission policy of `configs/kubernetes`: which pods it changes, and how. Its expressions are evaluated by a
-//! library; the API server does the same with the library of Go.
+//! The admission policy of `configs/kubernetes`: which pods it changes, and how. A CEL library evaluates its
+//! expressions; the API server uses the Go library.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ fn policy() -> Value {
     documents(&base("admission/policy.yaml")).remove(0)
 }
 
-/// What the expression yields for the pod. CEL of a library has no type `JSONPatch`: an operation is a map here.
+/// Evaluates an expression for the pod. The library lacks the type `JSONPatch`, so an operation is a map here.
 fn evaluate(expression: &Value, pod: &Value, variables: &BTreeMap<String, Value>) -> Value {
     let mut expression = expression.as_str().unwrap().replace("jsonpatch.escapeKey", "escapeKey");
     for (of_the_type, of_a_map) in
@@ -31,7 +31,7 @@ fn evaluate(expression: &Value, pod: &Value, variables: &BTreeMap<String, Value>
     value.json().unwrap()
 }
 
-/// The conditions that do not hold for the pod, by name. The policy changes a pod for which all hold.
+/// Conditions that do not hold for the pod, by name. The policy changes pods for which all hold.
 fn failed_conditions(pod: &Value) -> Vec<String> {
     let policy = policy();
     let conditions = policy["spec"]["matchConditions"].as_array().unwrap();
@@ -41,7 +41,7 @@ fn failed_conditions(pod: &Value) -> Vec<String> {
     failed.map(|condition| condition["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The pod as the policy changes it.
+/// The pod after the policy's changes.
 fn mutated(pod: &Value) -> Value {
     let spec = &policy()["spec"];
     let mut variables = BTreeMap::new();
@@ -82,7 +82,7 @@ fn policy_changes_pods_without_own_choice() {
             &json!({"containers": [{"resources": {}}], "hostNetwork": false, "resourceClaims": []}),
         ),
         pod(&json!({"containers": [{"resources": cpu}]})),
-        // The kubelet does not report what an init container had that has ended.
+        // The kubelet does not report the devices of an init container that has ended.
         pod(&json!({"containers": [{}],
             "initContainers": [{"resources": asks_for("dpu-offload.io/gold")}]})),
         of_network("gold"),

@@ -1,4 +1,4 @@
-//! Who may open connections to a network's pods, from the pods' own side.
+//! Ingress rules of networks, seen from the pods.
 
 use std::{
     fs,
@@ -40,8 +40,8 @@ fn apply(lab: &Lab, network: &str) -> std::process::Output {
     lab.operator().dpuctl(&["apply", "-f", file.to_str().unwrap()])
 }
 
-/// A pod of that network with its address. Checksums are finished by the pod: Open vSwitch's userspace datapath
-/// leaves them.
+/// A pod of a network with its address. The pod completes checksums, because Open vSwitch's userspace datapath does
+/// not.
 fn pod(lab: &Lab, network: &str) -> (Netns, String) {
     let pod = Netns::new(network);
     let address = addresses(&lab.add(network, &pod, "eth0").result()).remove(0);
@@ -71,13 +71,13 @@ fn assert_kept(blue: &(Netns, String), others: &[(Netns, String); 3]) {
     assert!(!connects(&red.0, blue, 80) && !connects(&second.0, blue, 80));
     assert!(pings(&red.0, &blue.1), "red may");
     assert!(!pings(&green.0, &blue.1) && !pings(&second.0, &blue.1));
-    // What a pod opens itself is answered.
+    // Replies to the pod's own connections pass.
     for other in [green, red] {
         assert!(pings(&blue.0, &other.1) && connects(&blue.0, other, 80));
     }
 }
 
-/// On Open vSwitch they hold, whatever is restarted; on a bridge they are refused by name, with the way out.
+/// Open vSwitch enforces the rules, also after restarts. A bridge refuses them by name and says what to do.
 #[test]
 fn rules_hold_or_are_refused_by_name_when_the_network_is_applied() {
     let settings = Settings { networks: NETWORKS.into(), vfs: 6, pool: 6, ..Settings::default() };

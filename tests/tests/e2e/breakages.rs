@@ -1,4 +1,4 @@
-//! What breaks, and what shows it: the rows of the table in docs/CONDITIONS.md, each broken by a test.
+//! Failures and how they show: each row of the table in docs/CONDITIONS.md is caused by a test.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -18,25 +18,25 @@ use crate::{
     gateway::nft,
 };
 
-/// What a wait gives up after. The row's own bound is shorter.
+/// Timeout of a wait. The row's own limit is shorter.
 const LIMIT: Duration = Duration::from_secs(75);
 
-/// What stands where nothing shows.
+/// Placeholder in the table for no indication.
 const NONE: &str = "-";
 
-/// How `dpuctl status` shows a breakage.
+/// How `dpuctl status` shows a failure.
 #[derive(Clone, Copy, Debug)]
 enum Status {
-    /// A condition is not true, for this reason.
+    /// A condition is false with this reason.
     Turns(ConditionReason),
     /// The service repairs it, so that all conditions are true again.
     Repaired,
-    /// `dpuctl` gets no answer, and exits with that code.
+    /// `dpuctl` gets no answer and exits with this code.
     Exits(i32),
 }
 use Status::{Exits, Repaired, Turns};
 
-/// One row.
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Breakage {
     what: &'static str,
@@ -44,7 +44,7 @@ struct Breakage {
     finding: &'static str,
     event: &'static str,
     alert: &'static str,
-    /// Status, event and metric are there after so many seconds at most.
+    /// Limit in seconds until status, event and metric show it.
     within: u64,
 }
 
@@ -118,7 +118,7 @@ impl Breakage {
     }
 }
 
-/// A breakage that happens next.
+/// A failure that is about to happen.
 struct Watched {
     row: Breakage,
     events: u64,
@@ -131,7 +131,7 @@ impl Watched {
         Self { row, events: number_of_events(lab, row.event), clock: Stopwatch::start() }
     }
 
-    /// Waits until status, event and metric show it, in time, and then asks the doctor.
+    /// Waits until status, event and metric show it in time, and then asks the doctor.
     #[track_caller]
     fn is_shown(&self, lab: &Lab) {
         let Breakage { what, event, finding, .. } = self.row;
@@ -182,7 +182,7 @@ fn pods_are_affected(lab: &Lab) -> bool {
         .any(|fault| fault["affectsPods"] == true && fault["status"] == "CONDITION_STATUS_FALSE")
 }
 
-/// The codes of what the doctor finds.
+/// Codes of the doctor's findings.
 fn findings(lab: &Lab) -> Vec<String> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -194,19 +194,19 @@ fn value(lab: &Lab, name: &str, suffix: &str, labels: &[(&str, &str)]) -> Option
     openmetrics::value(&openmetrics::scrape(&lab.card.dpu)?, name, suffix, labels)
 }
 
-/// Whether the condition's metric has that status.
+/// Whether the condition's metric has this status.
 fn condition(lab: &Lab, kind: &str, object: &str, status: ConditionStatus) -> bool {
     let status = status.name().to_lowercase();
     let labels = [("type", kind), ("object", object), ("status", status.as_str())];
     value(lab, "dpu_offload_service_condition", "", &labels) == Some(1.0)
 }
 
-/// How many events of that kind the metric has.
+/// Number of events of this kind in the metric.
 fn counted(lab: &Lab, kind: &str) -> f64 {
     value(lab, "dpu_offload_service_events", "_total", &[("kind", kind)]).unwrap_or_default()
 }
 
-/// A lab with the uplink `uplink`, and the namespace in which it ends.
+/// A lab with the uplink `uplink`, and the namespace of its other end.
 fn lab_with_uplink() -> (Lab, Netns) {
     let fabric = "uplinks = [\"uplink\"]".to_owned();
     let lab = Lab::start(&Settings { fabric, ..Settings::default() });
@@ -227,7 +227,7 @@ fn pod(lab: &Lab) -> Netns {
     pod
 }
 
-/// An attach of another pod that is refused or fails.
+/// An attach of another pod that must fail.
 fn refused(lab: &Lab, code: u64) {
     lab.add("blue", &Netns::new("other"), "eth0").fails(code, &[]);
 }
@@ -354,7 +354,7 @@ mod records {
         watched.is_shown(&lab);
     }
 
-    /// Takes the pod's VF to a place where the agent does not find it.
+    /// Hides the pod's VF where the agent does not find it.
     fn keep_in_pod(pod: &Netns) {
         let hidden = Netns::new("hidden");
         pod.ip(&["link", "set", "eth0", "netns", hidden.name()]);
@@ -403,7 +403,7 @@ mod fabric {
         all_is_well(&lab);
     }
 
-    /// Suspends a daemon of Open vSwitch by `signal` until the row's breakage is shown.
+    /// Suspends a daemon of Open vSwitch by `signal` until the row's failure shows.
     fn suspended_daemon_is_shown(row: &str, signal: impl Fn(&OpenVswitch, &str)) {
         let lab = lab_on(FabricKind::OpenVswitch);
         let _pod = pod(&lab);
@@ -428,7 +428,7 @@ mod fabric {
     #[test]
     fn stp_of_a_foreign_bridge_is_shown() {
         let lab = lab_on(FabricKind::Bridge);
-        // Its alias tells the service whose it is.
+        // The service recognises it by its alias.
         lab.card.dpu.ip(&["link", "set", "dev", "br-offload", "alias", ""]);
         let watched = Watched::new(&lab, "another program's Linux bridge runs STP");
         set_stp(&lab, "1");
@@ -468,7 +468,7 @@ mod fabric {
         all_is_well(&lab);
     }
 
-    /// The name of the only attachment's representor.
+    /// Representor of the only attachment.
     fn port_of_the_pod(lab: &Lab) -> String {
         let vf = &lab.operator().get("attachments")[0]["vf"]["vf"];
         format!("pf0vf{vf}")
@@ -569,7 +569,7 @@ mod service {
         watched.is_shown(&lab);
     }
 
-    /// No `dpuctl` accepts the certificate: what is left are the metrics, the log, and the event afterwards.
+    /// No `dpuctl` accepts the certificate, so only metrics, log and a later event can show it.
     #[test]
     fn expired_certificate_is_shown() {
         let lab = Lab::start(&Settings::default());
@@ -674,7 +674,7 @@ mod table {
         assert_eq!(rows, expected, "the table as it must be:\n{}", expected.join("\n"));
     }
 
-    /// The alert that fires is the one whose expression selects the metric of the row.
+    /// Finds the alert whose expression selects the row's metric.
     #[test]
     fn each_alert_watches_what_its_row_says() {
         let rules = read("configs/prometheus/dpu-offload.rules.yml");

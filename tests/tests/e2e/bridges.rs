@@ -26,7 +26,7 @@ fn settings() -> Settings {
     Settings { fabric, networks: NETWORKS.into(), ..Settings::default() }
 }
 
-/// The bridge that a representor is in, as other tools tell. Empty: it is in none.
+/// The bridge of a representor according to other tools. Empty: none.
 fn bridge_of(lab: &Lab, representor: &str) -> String {
     match &lab.vswitch {
         None => {
@@ -50,7 +50,7 @@ fn bridge_of(lab: &Lab, representor: &str) -> String {
     }
 }
 
-/// What somebody does who knows nothing of the service.
+/// Moves a port as another program would.
 fn move_to_first(lab: &Lab, representor: &str) {
     match &lab.vswitch {
         None => drop(lab.card.dpu.ip(&["link", "set", representor, "master", "br-offload"])),

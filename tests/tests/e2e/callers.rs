@@ -1,4 +1,4 @@
-//! Callers and agents that end, or are suspended, in the midst of an ADD.
+//! Callers and agents that die or are suspended during an ADD.
 
 use std::{
     collections::BTreeSet,
@@ -17,17 +17,16 @@ use serde_json::Value;
 
 const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a caller waits for an agent that says nothing, in this crate's bounds: far below the time
-/// limits of runtimes.
+/// Timeout of a caller for a silent agent: far below the timeouts of runtimes.
 const SILENCE: Duration = Duration::from_secs(20);
 const KILLS: u32 = 30;
 
-/// From then on an attachment is its caller's: a caller that was not answered calls DEL.
+/// From these points on an attachment belongs to its caller: a caller without an answer sends DEL.
 const KEPT: [&str; 2] = ["attach-kept", "attach-told"];
-/// How the names of points begin that belong to what goes on beside an ADD.
+/// Prefixes of points that belong to background work.
 const OF_OTHERS: [&str; 3] = ["session-", "inventory-", "pass-"];
 
-/// The service takes part in nothing until told, and its session goes on.
+/// Without timers: the service only reacts, and its session stays.
 fn lab() -> Lab {
     let service = "[limits]\nheartbeat_ms = 60000".into();
     Lab::start(&Settings { service, ..Settings::default() })
@@ -38,7 +37,7 @@ fn add(lab: &Lab, pod: &Netns) -> Call {
     call.of(pod.name(), Some(&pod.path()), "eth0")
 }
 
-/// Begins a call, and waits until the agent has it.
+/// Starts a call and waits until the agent has received it.
 fn begin(lab: &Lab, call: &Call) -> Child {
     let before = lab.calls();
     let begun = call.begin(&lab.card.host);
@@ -77,7 +76,7 @@ fn an_agent_killed_amid_an_add_that_nobody_repeats_leaves_nothing() {
     figure(points.len(), "kill points of an ADD that nobody repeated");
 }
 
-/// The agent's points that it passes until an ADD is answered.
+/// Points that the agent passes until it answers an ADD.
 fn points_of_an_add(lab: &Lab) -> BTreeSet<String> {
     let pod = Netns::new("pod");
     let trace = lab.trace(AGENT);
@@ -93,13 +92,13 @@ fn points_of_an_add(lab: &Lab) -> BTreeSet<String> {
 #[test]
 fn a_caller_killed_at_any_moment_of_an_add_leaves_nothing() {
     let lab = Lab::start(&Settings::default());
-    // The first takes longest, and a machine that is busy meanwhile takes longer than one that is not.
+    // The first ADD takes longest, and a busy machine slows it further.
     let length = (0..4).map(|_| length_of_an_add(&lab)).min().unwrap();
     let mut undone = 0;
     for moment in 0..KILLS {
         let pod = Netns::new("pod");
         let mut plugin = add(&lab, &pod).begin(&lab.card.host);
-        // Not a wait: the moments are spread over the whole call.
+        // Not a wait for a condition: the kills are spread over the whole call.
         e2e::sleep_until_moment(length * moment / KILLS);
         plugin.kill().unwrap();
         let status = plugin.wait().unwrap();
@@ -124,7 +123,7 @@ fn length_of_an_add(lab: &Lab) -> Duration {
     length
 }
 
-/// Whether the agent says that it has answered the pod's ADD.
+/// Whether the agent has logged the answer to the pod's ADD.
 fn is_answered(lab: &Lab, pod: &Netns) -> bool {
     let is_told = |line: &str| line.contains("attached") && line.contains(pod.name());
     wait_until_idle(lab);
@@ -168,7 +167,7 @@ fn an_agent_suspended_amid_an_add_fails_it_in_seconds_and_leaves_nothing() {
     lab.assert_clean_slate();
 }
 
-/// Has the caller of the first ADD die while the DPU is asked, and the second one go on with it.
+/// The caller of the first ADD dies during the request to the DPU, and the second one continues it.
 fn take_over(lab: &Lab, first: &Call, second: &Call) -> Output {
     lab.service.signal(Signal::SIGSTOP);
     let first = begin(lab, first);
@@ -193,7 +192,7 @@ fn a_repeat_takes_over_the_add_whose_caller_died() {
     lab.assert_clean_slate();
 }
 
-/// The second wants less than the first has asked for.
+/// The second ADD has fewer networks than the first.
 #[test]
 fn what_an_add_led_whose_caller_died_is_given_back_though_another_goes_on_with_it() {
     let lab = lab();
@@ -229,7 +228,7 @@ fn an_add_whose_caller_died_while_the_dpu_was_asked_leaves_nothing() {
     kill(begin(&lab, &add(&lab, &pod)));
     let begun = Stopwatch::start();
     wait_until_idle(&lab);
-    // The DPU's answer is not waited for.
+    // The agent does not wait for the DPU's answer.
     assert!(begun.unstalled() < SILENCE, "{:?}", begun.unstalled());
     lab.service.signal(Signal::SIGCONT);
     lab.wait_until_good();

@@ -1,16 +1,16 @@
-//! Plugins of others that a runtime chains behind ours: what they change in a pod stays, and CHECK succeeds.
+//! Plugins that a runtime chains after this one: their changes in a pod stay, and CHECK succeeds.
 
 use std::{path::Path, time::Duration};
 
 use e2e::{Answer, Call, Lab, Netns, Settings, wait_for};
 use serde_json::{Value, json};
 
-/// Where Debian's package containernetworking-plugins has them.
+/// Folder of Debian's package containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
-/// How long the agent may take for a comparison.
+/// Timeout for a comparison by the agent.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A pod on `blue` and what plugins have made of its interface.
+/// A pod on `blue` with the chain's result.
 struct Chain {
     pod: Netns,
     interface: &'static str,
@@ -28,7 +28,7 @@ impl Chain {
         Call::new(verb, configuration).of(self.pod.name(), Some(&self.pod.path()), self.interface)
     }
 
-    /// Calls a plugin behind what was called so far, with these keys.
+    /// Calls a plugin after the previous ones, with these keys.
     fn plugin(&self, lab: &Lab, verb: &str, name: &str, keys: &Value) -> Answer {
         let mut configuration = json!({
             "cniVersion": "1.0.0", "name": "blue", "type": name, "prevResult": self.result,
@@ -59,7 +59,7 @@ impl Chain {
         self.link()["flags"].as_array().unwrap().contains(&json!(flag))
     }
 
-    /// All routes and rules of the pod but the kernel's own to single addresses.
+    /// All routes and rules of the pod except the kernel's own to single addresses.
     fn routing(&self) -> Vec<String> {
         let show = |family: &str, what: &[&str]| {
             let mut shown = self.pod.json("ip", &[&[family], what].concat());
@@ -85,7 +85,8 @@ fn lab() -> Lab {
     Lab::start(&Settings { timeouts: "reconcile_s = 1".into(), ..Settings::default() })
 }
 
-/// Waits until the agent has compared all pods since this call: it gives each what was taken from another pod.
+/// Waits until the agent has compared all pods since this call: it repairs damage that this function causes in another
+/// pod.
 fn await_comparison(witness: &Chain) {
     for _ in 0..2 {
         witness.pod.ip(&["-4", "route", "delete", "default"]);
@@ -224,7 +225,7 @@ fn plugins_of_the_hosts_side_are_left_alone() {
     for (name, keys) in &plugins {
         chain.then(&lab, name, keys);
     }
-    // The CHECKs of portmap and bandwidth 1.1.1 fail behind any VF: docs/RUNTIMES.md says why.
+    // The CHECKs of portmap and bandwidth 1.1.1 fail after any VF: see docs/RUNTIMES.md.
     let assert_kept = || {
         chain.check(&lab).nothing();
         chain.plugin(&lab, "CHECK", "firewall", &plugins[1].1).nothing();

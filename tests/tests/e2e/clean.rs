@@ -1,4 +1,4 @@
-//! What a pod does to its interface is the pod's own affair.
+//! Changes by a pod to its interface affect only that pod.
 
 use std::{
     fs::File,
@@ -13,13 +13,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn what_is_stacked_on_an_interface_reaches_no_later_pod() {
-    // Of VLANs and ipvlan the kernel of the virtual machine knows in any case.
+    // The virtual machine's kernel always has VLANs and ipvlan.
     assert!(clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&Settings::default()) >= 2);
 }
 
 #[test]
 fn what_is_set_of_an_interface_reaches_no_later_pod() {
-    // An ordinary user's tests can't write files of sysfs; those in the virtual machine do.
+    // An ordinary user's tests cannot write to sysfs; those in the virtual machine do.
     let _ = clean::what_is_set_of_an_interface_reaches_no_later_pod(&Settings::default());
 }
 
@@ -39,10 +39,10 @@ fn what_a_network_relies_on_is_checked_and_set() {
     clean::what_a_network_relies_on_is_checked_and_set(&Settings::default());
 }
 
-/// The agent has seen the VF before, and so knows its MAC address as it knows its name and MTU.
+/// The agent has seen the VF before, so it knows the MAC address as well as name and MTU.
 #[test]
 fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
-    // The kernel tells nobody of some changes of a link that is down.
+    // The kernel sends no event for some changes of a link that is down.
     let lab = Lab::start(&Settings { timeouts: "reconcile_s = 2".into(), ..Settings::default() });
     let host = &lab.card.host;
     for change in [
@@ -58,7 +58,7 @@ fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
     lab.assert_invariants();
 }
 
-/// Of which the kernel tells nobody: the agent looks because another VF comes and goes.
+/// The kernel sends no event for this change: the agent looks because another VF comes and goes.
 #[test]
 fn a_free_vf_that_is_found_changed_as_vfs_are_listed_is_restored_at_once() {
     let timeouts = "reconcile_s = 3600".into();
@@ -75,7 +75,7 @@ fn a_free_vf_that_is_found_changed_as_vfs_are_listed_is_restored_at_once() {
     lab.assert_clean_slate();
 }
 
-/// The kernel tells nobody of it, and the agent does not look before the ADDs come.
+/// The kernel sends no event for this change, and the agent does not look before the ADDs come.
 #[test]
 fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
     let timeouts = "reconcile_s = 3600".into();
@@ -83,7 +83,7 @@ fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
     let host = &lab.card.host;
     host.ip(&["link", "set", "p0v0", "group", "7"]);
     let pod = Netns::new("pod");
-    // If the agent has seen it first, it takes the VF back from the DPU until it is restored.
+    // If the agent sees the change first, it withdraws the VF from the DPU until it is restored.
     let add = || {
         let answer = lab.add("blue", &pod, "eth0");
         (!answer.stdout.contains("VFS_EXHAUSTED")).then_some(answer)
@@ -96,7 +96,7 @@ fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
     lab.assert_clean_slate();
 }
 
-/// A pod may keep its namespace alive in a descriptor, to which no path leads once the runtime has removed its own.
+/// A process may keep the namespace open, although no path leads to it after the runtime has removed its own.
 #[test]
 fn what_a_pod_stacked_is_found_though_its_namespace_is_out_of_reach_after_the_del() {
     let mut lab = Lab::start(&Settings { vfs: 1, pool: 1, ..Settings::default() });
@@ -117,7 +117,7 @@ fn what_a_pod_stacked_is_found_though_its_namespace_is_out_of_reach_after_the_de
     lab.assert_clean_slate();
 }
 
-/// The names of the links of a namespace to which no path leads.
+/// Names of the links in a namespace without a path.
 fn links_in(netns: &File) -> Vec<String> {
     let stdin = Stdio::from(netns.try_clone().unwrap());
     let mut nsenter = Command::new("nsenter");
@@ -126,7 +126,7 @@ fn links_in(netns: &File) -> Vec<String> {
     links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The VF was announced to be made anew, which waits for the key that the ADD holds; the ADD makes it anew itself.
+/// The scheduled reset waits for the key that the ADD holds, so the ADD resets the VF itself.
 #[test]
 fn a_pod_that_comes_again_at_once_gets_the_only_vf_that_it_has_changed() {
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, ..Settings::default() });

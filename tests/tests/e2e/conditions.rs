@@ -1,4 +1,4 @@
-//! Conditions: what breaks turns one of them, and what is whole turns it back.
+//! Conditions: a failure makes one of them false, and its repair makes it true again.
 
 use std::{fs, process::Command, thread, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One pod fits.
+/// A network with room for one pod.
 const SMALL: &str = r#"
 [[network]]
 name = "blue"
@@ -33,14 +33,14 @@ fn exit_code(lab: &Lab, arguments: &[&str]) -> Option<i32> {
     lab.operator().dpuctl(arguments).status.code()
 }
 
-/// Whether the metric says that the condition is false for that object.
+/// Whether the metric shows the condition as false for this object.
 fn is_scraped(lab: &Lab, kind: &str, object: &str) -> bool {
     let Some(page) = openmetrics::scrape(&lab.card.dpu) else { return false };
     let labels = [("type", kind), ("object", object), ("status", "false")];
     openmetrics::value(&page, "dpu_offload_service_condition", "", &labels) == Some(1.0)
 }
 
-/// A lab whose uplink leads into a namespace of its own.
+/// A lab whose uplink ends in another namespace.
 fn lab_with_uplink() -> (Lab, Netns) {
     let fabric = "uplinks = [\"uplink\"]".to_owned();
     let lab = Lab::start(&Settings { fabric, ..Settings::default() });
@@ -284,8 +284,7 @@ fn metrics_are_on_by_default_on_loopback() {
     assert!(check().contains("off"));
 }
 
-/// The table of one condition in the documentation: reason, whether pods are affected, both times in seconds, and what to
-/// do.
+/// The documented table of a condition: reason, whether pods are affected, both times in seconds, and what to do.
 fn documented(text: &str, kind: ConditionType) -> Vec<(String, bool, u64, u64, String)> {
     let section = text.split(&format!("\n### {}\n", kind.name())).nth(1);
     let section = section.unwrap_or_else(|| panic!("docs/CONDITIONS.md lacks {}", kind.name()));

@@ -1,4 +1,4 @@
-//! Wrong configuration files: refused by place and with the way out, by `--check-config` and at start.
+//! Wrong configuration files: `--check-config` and a start refuse them with place and advice.
 
 use std::{
     fs::{self, Permissions},
@@ -12,7 +12,7 @@ use e2e::{Lab, Netns, Pki, Settings, eventually, program, run, wait_for};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-/// Configuration files in a folder, checked by the programs themselves.
+/// Configuration files in a folder, checked by the programs.
 struct Files {
     folder: TempDir,
     pki: Pki,
@@ -33,7 +33,7 @@ impl Files {
         Settings::default().agent_file(self.folder.path(), &self.pki)
     }
 
-    /// What the program says about the file, and whether it is content.
+    /// Whether the program accepts the file, and its output.
     fn check(&self, name: &str, text: &str) -> (bool, String) {
         let path = self.folder.path().join("checked.toml");
         fs::write(&path, text).unwrap();
@@ -54,7 +54,7 @@ fn check_config(name: &str, path: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// What the program answers about a file that it accepts.
+/// The program's output for a file that it accepts.
 fn check_config_aloud(name: &str, path: &Path) -> (bool, String) {
     let output = checked(name, path);
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -74,7 +74,7 @@ fn good_files_pass() {
     }
 }
 
-/// What is wrong with the certificates of a program, and which words tell of it.
+/// Problems of a program's certificates, with the words that report them.
 #[test]
 fn certificates_that_are_no_good_are_named() {
     let files = Files::new();
@@ -101,7 +101,7 @@ fn certificates_that_are_no_good_are_named() {
     }
 }
 
-/// An ordinary user can't give files away, and has no other user's key to read.
+/// An ordinary user cannot create files of other users.
 #[test]
 fn files_of_another_owner_are_refused() {
     let files = Files::new();
@@ -124,7 +124,7 @@ fn files_of_another_owner_are_refused() {
     }
 }
 
-/// Whether all user ids of this process are those of the machine.
+/// Whether this process has all user IDs of the machine.
 fn is_root_of_the_machine() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap();
     map.split_whitespace().eq(["0", "0", "4294967295"])
@@ -139,7 +139,7 @@ fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
     files.refused("host-shim-agent", &agent, &["checked.toml:6", "endpiont", "`endpoint`"]);
 }
 
-/// A subnet of blue's, in another layer-2 domain and with a route on the DPU.
+/// The subnet of `blue` in another layer-2 domain, with a route on the DPU.
 const ROUTED_IN_VLAN_7: &str = r#"
 [[network]]
 name = "red"
@@ -175,7 +175,7 @@ fn what_makes_no_sense_is_refused_by_name() {
 fn configuration_without_hosts_is_refused() {
     let files = Files::new();
     let text = files.service();
-    // Pools and networks follow hosts.
+    // Pools and networks need hosts.
     let (without, _) = text.split_once("[[host]]").unwrap();
     files.refused("dpu-service", without, &["no [[host]]"]);
 }
@@ -189,7 +189,7 @@ fn configuration_without_networks_is_reported() {
     assert!(content && said.contains("no [[network]]"), "{said}");
 }
 
-/// EX_CONFIG of sysexits.h, for which the units' `RestartPreventExitStatus` is.
+/// EX_CONFIG of sysexits.h, for the units' `RestartPreventExitStatus`.
 const BAD_CONFIGURATION: i32 = 78;
 
 #[test]
@@ -284,10 +284,10 @@ fn a_vlan_is_given_or_refused_by_name() {
     let _ = lab.add("blue", &Netns::new("other"), "eth0").result();
 }
 
-/// Asked of the kernel by a foreign tool.
+/// Asks the kernel through an external tool.
 pub(crate) fn bridge_filters_vlans() -> bool {
     let netns = Netns::new("probe");
-    // Not "br", which ip takes for "broadcast".
+    // The name must not be "br": ip takes that for "broadcast".
     netns.ip(&["link", "add", "br0", "type", "bridge"]);
     let mut set = netns.command("ip");
     set.args(["link", "set", "br0", "type", "bridge", "vlan_filtering", "1"]);
@@ -323,12 +323,12 @@ fn networks_reload_without_a_restart_and_a_bad_file_changes_nothing() {
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// How often the service has put its file in force.
+/// Number of times that the service has loaded its file.
 fn loads(lab: &Lab) -> usize {
     lab.service.log().matches("configuration in force").count()
 }
 
-/// Writes the service's file, has it loaded by SIGHUP, and waits for that.
+/// Writes the service's file, reloads it by SIGHUP and waits.
 fn load(lab: &Lab, settings: &Settings) {
     let before = loads(lab);
     lab.configure_service(settings);
@@ -336,7 +336,7 @@ fn load(lab: &Lab, settings: &Settings) {
     wait_for("the file to be in force", LIMIT, || (loads(lab) > before).then_some(()));
 }
 
-/// What another program makes of the service's file.
+/// The digest by another program.
 fn sha256(path: &Path) -> String {
     let output = run(Command::new("sha256sum").arg(path));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -350,7 +350,7 @@ fn file_that_is_changed_back_at_once_is_in_force() {
     late.networks.push_str("[[network]]\nname = \"late\"\n");
     let names = || lab.operator().get("networks");
     let has_late = || names().iter().any(|it| it["network"]["name"] == "late");
-    // Often enough that a look of the service does not come in between each time.
+    // Often enough that some pair of changes falls between two looks of the service.
     for _ in 0..3 {
         load(&lab, &late);
         lab.configure_service(&Settings::default());

@@ -1,4 +1,4 @@
-//! Addresses of pods that a machine beyond the uplink uses, too: reported as long as it does.
+//! Conflicts: a machine beyond the uplink uses a pod's address. Reported while it lasts.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -47,7 +47,7 @@ fn machine(lab: &Lab) -> Netns {
     machine
 }
 
-/// Waits until nothing is wrong but conflicts, which are found as soon as the uplink passes frames.
+/// Waits until only conflicts remain as problems. They are found once the uplink forwards.
 #[track_caller]
 fn await_uplink(lab: &Lab) {
     let is_conflict = |fault: &Value| fault["reason"] == "ADDRESS_CONFLICT";
@@ -65,10 +65,10 @@ fn problems(lab: &Lab) -> Vec<Value> {
     lab.operator().faults().into_iter().map(|mut condition| condition["message"].take()).collect()
 }
 
-/// The conflicts that the doctor finds.
+/// Conflicts found by the doctor.
 fn found(lab: &Lab) -> Vec<Value> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
-    // A service that starts does not answer yet.
+    // A service that is starting does not answer yet.
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let all = diagnosis["differences"].as_array().into_iter().flatten();
     all.filter(|found| found["code"] == "ADDRESS_CONFLICT").cloned().collect()
@@ -156,7 +156,7 @@ fn conflicts_are_found_again_after_a_restart() {
     wait_for_conflicts(&lab, &TAKEN);
 }
 
-/// A machine in VLAN 100 behind the lab's uplink, with the address of `tagged` and those of `taken`.
+/// A machine in VLAN 100 behind the lab's uplink, with the addresses of `tagged` and `taken`.
 fn machine_in_vlan(lab: &Lab, vswitch: &OpenVswitch) -> Netns {
     let machine = Netns::new("machine");
     let dpu = &lab.card.dpu;
@@ -178,8 +178,7 @@ fn machine_in_vlan(lab: &Lab, vswitch: &OpenVswitch) -> Netns {
     machine
 }
 
-/// On Open vSwitch, which keeps VLANs apart on any kernel. The bridge's probes have the same tags: see the tests of
-/// `netlink`.
+/// On Open vSwitch, which separates VLANs on any kernel. The tests of `netlink` cover the same tags on a bridge.
 #[test]
 fn conflicts_are_of_one_vlan() {
     let lab = lab();

@@ -1,4 +1,4 @@
-//! The CNI contract: versions, verbs, and what hostile or broken input gets.
+//! The CNI contract: versions, verbs, and hostile or broken input.
 
 use std::{cell::Cell, fs, os::unix::fs::symlink, path::PathBuf};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const VERSIONS: [&str; 5] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0", "0.3.0"];
 
-/// A lab and a pod, and that both are untouched by all that was refused.
+/// A lab and a pod, to show that refused calls change nothing.
 struct Refusals {
     lab: Lab,
     pod: Netns,
@@ -35,7 +35,7 @@ impl Refusals {
         self.count.set(self.count.get() + 1);
     }
 
-    /// Nothing leaked, and the next good call works.
+    /// Checks that nothing leaked and that the next valid call works.
     fn end(self) {
         self.lab.assert_clean_slate();
         let _ = self.lab.execute(&self.add()).result();
@@ -175,7 +175,7 @@ fn a_netns_path_that_is_none_is_refused_and_blocks_nobody() {
     }
     let (code, text) = refusals.lab.execute(&refusals.add().with("CNI_NETNS", &own)).error();
     assert!([4, 8].contains(&code), "{text}");
-    // DEL succeeds on all of them: there is nothing to give back.
+    // DEL succeeds for all of them: there is nothing to release.
     for path in [&file, &fifo, &dangling, &to_fifo, &missing] {
         let del = refusals.add().with("CNI_COMMAND", "DEL").with("CNI_NETNS", path);
         refusals.lab.execute(&del).nothing();
@@ -302,8 +302,7 @@ fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_name() {
     lab.assert_invariants();
 }
 
-/// `podman network reload` and `podman start`: DEL, then ADD with the address and MAC that the container
-/// had.
+/// `podman network reload` and `podman start`: DEL, then ADD with the container's previous address and MAC address.
 #[test]
 fn a_cooling_address_is_for_its_last_container_alone() {
     let lab = Lab::start(&Settings::default());

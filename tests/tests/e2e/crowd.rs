@@ -1,4 +1,4 @@
-//! Many hosts at one DPU, which are played.
+//! Many simulated hosts at one DPU.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -9,12 +9,12 @@ use std::{
 use e2e::{Crowd, CrowdSize, Lab, Manners, Settings, scenarios::End, wait_for};
 
 const SIZE: CrowdSize = CrowdSize { hosts: 24, pods: 3 };
-/// How long they play at a time.
+/// Duration of a play.
 const TIME: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(60);
 const QUICK: Manners = Manners { pause: Duration::from_millis(20), faults: false };
 
-/// A lab of a DPU with a crowd, and the crowd.
+/// A lab with a crowd at its DPU.
 fn crowded() -> (Lab, Crowd) {
     let lab =
         Lab::start(&Settings { service: SIZE.sections(), cool_down: 1, ..Settings::default() });
@@ -42,10 +42,10 @@ fn many_hosts_are_granted_all_that_they_ask_for() {
     assert_nothing_left(&lab, &mut crowd);
 }
 
-/// How many more pods are looked at until the next thing happens.
+/// Number of further looks until the next event.
 const LOOKS: usize = 300;
 
-/// Has the service die while the crowd plays, and lets that go on for a while.
+/// Kills the service while the crowd plays, and continues for a while.
 fn play_while_the_service_dies(lab: &mut Lab, crowd: &mut Crowd) {
     let (looks, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let over = || {
@@ -67,7 +67,7 @@ fn play_while_the_service_dies(lab: &mut Lab, crowd: &mut Crowd) {
     });
 }
 
-/// And the service dies amid their calls.
+/// The service also dies during their calls.
 #[test]
 fn many_hosts_that_break_off_and_boot_keep_what_they_were_granted_and_leave_nothing() {
     let (mut lab, mut crowd) = crowded();
@@ -81,7 +81,7 @@ fn many_hosts_that_break_off_and_boot_keep_what_they_were_granted_and_leave_noth
     assert_nothing_left(&lab, &mut crowd);
 }
 
-/// The comparison that the others rely on sees it.
+/// Checks the comparison on which the other tests rely.
 #[test]
 fn what_a_host_was_granted_and_is_taken_away_is_seen() {
     let (lab, mut crowd) = crowded();

@@ -1,5 +1,4 @@
-//! The network between host and DPU is cut, or holds up what is on its way, after each single record
-//! of each call.
+//! The network between host and DPU is cut or delayed after each single record of each call.
 
 use std::{thread, time::Duration};
 
@@ -12,7 +11,7 @@ use e2e::{
     wait_for,
 };
 
-/// Less than any time limit of these tests: what is patient for so long works as if nothing were.
+/// Less than any timeout of these tests, so a mere delay must not make calls fail.
 const LATE: Fault = Fault::Late(Duration::from_millis(400));
 
 macro_rules! after_each_record {
@@ -77,12 +76,11 @@ fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_u
     lab.assert_clean_slate();
 }
 
-/// What another VF does has the inventory told while the DPU's answer is awaited.
+/// A change of another VF causes an inventory during the wait for the DPU's answer.
 #[test]
 fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
     const LIMIT: Duration = Duration::from_secs(30);
-    // The session is not to be given up meanwhile. The first Detach is: behind the DEL's answer comes a second one, which
-    // frees the VF.
+    // Keep the session during the test. The first Detach times out; a second one after the DEL's answer frees the VF.
     let lab = Lab::start(&Settings {
         proxied: true,
         pool: 1,
@@ -90,7 +88,7 @@ fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
         timeouts: "detach_s = 5".into(),
         ..Settings::with_vfs(2)
     });
-    // Of addresses the agent hears nothing, but of links that come up and go down.
+    // The agent gets no events of addresses, but of links that go up and down.
     let of_host = |change: &str, state: &str| {
         lab.card.host.ip(&["addr", change, "10.1.1.1/24", "dev", "p0v1"]);
         lab.card.host.ip(&["link", "set", "p0v1", state]);
@@ -114,7 +112,7 @@ fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
     lab.assert_clean_slate();
 }
 
-/// The DPU holds the VF of an ADD whose caller has ended until an inventory says that it is at home.
+/// The DPU holds the VF of an ADD whose caller died until an inventory reports it as free.
 #[test]
 fn an_interface_can_be_had_at_once_after_a_del_that_followed_an_add_whose_caller_was_killed() {
     const LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Further networks that other CNI plugins make.
+//! Further networks from other CNI plugins.
 
 use e2e::{Settings, scenarios::delegates};
 

@@ -1,4 +1,4 @@
-//! VFs that a kubelet hands out. It is made of its two sockets: a real one takes a cluster.
+//! VFs that a kubelet assigns. The kubelet is fake; a real one needs a cluster.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use e2e::{Answer, Call, Kubelet, Lab, Netns, Settings, openmetrics, wait_for};
 use offload_proto::kubelet::deviceplugin::RegisterRequest;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// VFs that are not the kubelet's, and a network on them.
+/// VFs that do not belong to the kubelet, and a network that uses them.
 const OURS: &str = r#"
 [[pool]]
 name = "ours"
@@ -18,7 +18,7 @@ subnets = [{ cidr = "10.77.0.0/24" }]
 "#;
 const RESOURCE: &str = "dpu-offload.io/default";
 
-/// ADD for the pod of that name in the namespace `shop`.
+/// ADD for a pod in the namespace `shop`.
 fn add(lab: &Lab, pod: &str, netns: &Netns) -> Answer {
     add_to(lab, "blue", "eth0", pod, netns)
 }
@@ -48,7 +48,7 @@ fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
     let refused = ["VF pool \"default\" ", "dpu-offload.io/default", "POOL_PINNED_ONLY"];
     add(&lab, "greedy-0", &greedy).fails(140, &refused);
     lab.add("blue", &greedy, "eth0").fails(140, &refused);
-    // The kubelet lies: it is the other pod's.
+    // The kubelet reports a wrong device: that of the other pod.
     kubelet.gives("greedy-0", chosen);
     add(&lab, "greedy-0", &greedy).fails(108, &[chosen, "is attached"]);
 
@@ -60,7 +60,7 @@ fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
     lab.assert_clean_slate();
 }
 
-/// Each is asked for twice, first without the VF, which the DPU refuses.
+/// Each ADD asks the DPU twice: without the VF, which the DPU refuses, and with it.
 #[test]
 fn the_kubelets_vfs_are_moved_before_the_dpu_has_answered() {
     let kubelet = Kubelet::start();
@@ -111,7 +111,7 @@ fn first_of_two(kubelet: &Kubelet, registered: &RegisterRequest) -> String {
     })
 }
 
-/// As Multus calls: the default network first, whose pool is not the kubelet's.
+/// As Multus calls: first the default network, whose pool does not belong to the kubelet.
 #[test]
 fn the_kubelets_vf_is_for_the_interface_whose_network_is_on_its_pool() {
     let kubelet = Kubelet::start();
@@ -128,7 +128,7 @@ fn the_kubelets_vf_is_for_the_interface_whose_network_is_on_its_pool() {
     lab.assert_invariants();
 }
 
-/// Its network is of another pool, and the kubelet has given it a VF nevertheless.
+/// The pod's network uses another pool, although the kubelet assigned it a VF.
 #[test]
 fn unused_vf_of_the_kubelet_is_reported() {
     let kubelet = Kubelet::start();

@@ -12,13 +12,13 @@ use nix::mount::{MsFlags, mount, umount};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A small file system of its own under a program's state folder.
+/// A small file system on a program's state folder.
 pub(crate) struct SmallDisk {
     folder: PathBuf,
 }
 
 impl SmallDisk {
-    /// An empty one in the folder's place. Nobody may have files there open.
+    /// Mounts an empty one on the folder. No process may have files open there.
     pub(crate) fn under(folder: PathBuf) -> Self {
         let options = Some("size=16m,mode=700");
         mount(Some("tmpfs"), &folder, Some("tmpfs"), MsFlags::empty(), options).unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn lab_with_small_disk_of_agent() -> (Lab, SmallDisk) {
     (lab, disk)
 }
 
-/// Attaches and detaches until it is refused; a full file system takes what it has room for.
+/// Attaches and detaches until an attach is refused: a full file system still accepts some writes.
 pub(crate) fn attach_until_refused(lab: &Lab, code: u64) {
     for _ in 0..100 {
         let pod = Netns::new("other");
@@ -85,7 +85,7 @@ fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
 
     disk.fill();
     attach_until_refused(&lab, 114);
-    // A disk that is full for one write has room for another. The condition stays false.
+    // A disk that refuses one write may accept another. The condition stays false.
     for _ in 0..20 {
         let full = lab.operator().fault("JOURNAL_NOT_WRITABLE");
         assert!(full.is_some_and(|full| full["affectsPods"] == true));
@@ -142,7 +142,7 @@ fn without_its_journal_the_service_refuses_all_and_harms_nothing() {
             let answer = lab.status();
             (!answer.status.success() && answer.error().1.contains(name)).then_some(())
         });
-        // The agent may still tell of the earlier refusal while the service starts.
+        // The agent may still report the earlier refusal while the service starts.
         wait_for("a dpuctl that says so", LIMIT, || {
             let status = lab.operator().dpuctl(&["status"]);
             String::from_utf8_lossy(&status.stderr).contains(name).then_some(())
@@ -152,7 +152,7 @@ fn without_its_journal_the_service_refuses_all_and_harms_nothing() {
         assert_eq!(fs::read(&journal).unwrap(), bad);
     }
 
-    // A DEL meanwhile is told later, when the file is back, without a restart.
+    // A DEL in between is delivered when the file is back, without a restart.
     lab.start_service();
     lab.del("blue", &a, "eth0").nothing();
     let restored = journal.with_extension("restored");

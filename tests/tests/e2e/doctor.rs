@@ -1,4 +1,4 @@
-//! `dpuctl doctor`: everything that is broken by foreign tools is named, and mended by `--fix`.
+//! `dpuctl doctor`: it names everything that external tools break, and `--fix` repairs it.
 
 use std::{
     cell::Cell,
@@ -20,12 +20,12 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// One whose agent looks only when it is told or sees something, so that a doctor finds what is broken.
+/// The agent's timer is off, so that the doctor finds damage that causes no event.
 fn lab_without_a_timer() -> Lab {
     Lab::start(&Settings { timeouts: "reconcile_s = 3600".into(), ..Settings::default() })
 }
 
-/// What `dpuctl doctor` with these arguments finds, and its exit code.
+/// The findings of `dpuctl doctor` with these arguments, and its exit code.
 fn doctor(lab: &Lab, arguments: &[&str]) -> (Value, Option<i32>) {
     let all = [&["doctor", "-o", "json"], arguments].concat();
     let Output { status, stdout, stderr } = lab.operator().dpuctl(&all);
@@ -35,19 +35,19 @@ fn doctor(lab: &Lab, arguments: &[&str]) -> (Value, Option<i32>) {
     (found, status.code())
 }
 
-/// Whether an exit code says that there are differences, or that pods are affected.
+/// Whether an exit code reports differences or affected pods.
 fn has_found(exit: Option<i32>) -> bool {
     matches!(exit, Some(1 | 5))
 }
 
-/// The differences that were found: code and state.
+/// Code and state of the differences that were found.
 fn differences(diagnosis: &Value) -> Vec<(String, String)> {
     let text = |found: &Value, key: &str| found[key].as_str().unwrap().to_owned();
     let all = diagnosis["differences"].as_array().unwrap().iter();
     all.map(|found| (text(found, "code"), text(found, "state"))).collect()
 }
 
-/// What is broken is named by `code`, and mended.
+/// Asserts that the doctor names damage by `code` and that a fix repairs it.
 fn assert_named_and_mended(lab: &Lab, code: &str) {
     let (found, exit) = doctor(lab, &[]);
     let is_named = differences(&found).iter().any(|(named, _)| named == code);
@@ -59,8 +59,8 @@ fn assert_named_and_mended(lab: &Lab, code: &str) {
     figure(1, "breakages that doctor named and mended");
 }
 
-/// What is broken of a free VF is named by `code` and mended by a fix. A listing of the VFs that happens to be
-/// under way has the agent mend it before: then it is broken again, until the fix is first.
+/// Asserts that the doctor names damage of a free VF by `code` and that a fix repairs it. A listing of VFs may make the
+/// agent repair it first; then the damage is repeated.
 fn assert_mended_by_a_fix(lab: &Lab, code: &str, breakage: impl Fn()) -> Value {
     let expected = (code.to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
     let mended = wait_for("a fix that is before the agent", LIMIT, || {
@@ -80,7 +80,7 @@ fn assert_healthy(lab: &Lab) {
     lab.assert_invariants();
 }
 
-/// What is broken is mended without being asked, and told as a repair.
+/// Asserts that damage is repaired without a request and reported as a repair.
 fn assert_mends_itself(lab: &Lab, what: &str, breakage: impl FnOnce()) {
     let count = || {
         let (found, _) = doctor(lab, &[]);
@@ -114,7 +114,7 @@ fn what_is_in_order_is_shown_from_both_sides() {
     assert!(lab.operator().dpuctl(&["doctor"]).status.success());
 }
 
-/// A card without a DPU has no representors, and lacks none.
+/// A card without a DPU has no representors, and none are missing.
 #[test]
 fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
     let networks = "[[network]]\nname = \"plain\"\nanti_spoofing = \"off\"\n\
@@ -147,7 +147,7 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
         let change = [&["link", "set"], setting].concat();
         assert_mends_itself(&lab, what, || drop(host.ip(&change)));
     }
-    // The kernel tells nobody of a change of a link's group while that is down.
+    // The kernel sends no event for a new group of a link that is down.
     let _ = assert_mended_by_a_fix(&lab, "VF_DIFFERS", || {
         host.ip(&["link", "set", "p0v2", "group", "7"]);
     });
@@ -167,7 +167,7 @@ fn what_a_fix_mends_is_told_once() {
     assert_eq!(repairs(&later), before.get() + 1, "{later:#}");
 }
 
-/// While another link has a VF's name, nobody can restore it.
+/// While another link has a VF's name, the VF cannot be restored.
 #[test]
 fn why_a_vf_can_not_be_restored_is_told() {
     let lab = Lab::start(&Settings::default());
@@ -215,7 +215,7 @@ fn fix_clears_the_condition_of_a_pod() {
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     pod.ip(&["link", "set", "eth0", "arp", "off"]);
-    // The agent looks at its pods.
+    // Makes the agent look at its pods.
     lab.agent.signal(Signal::SIGHUP);
     wait_for("the condition", LIMIT, || lab.operator().fault("POD_DIFFERS"));
     let (repaired, exit) = doctor(&lab, &["--fix"]);
@@ -223,7 +223,7 @@ fn fix_clears_the_condition_of_a_pod() {
     assert_eq!((differences(&repaired), exit), (vec![expected], Some(0)), "{repaired:#}");
 }
 
-/// A namespace that the agent looks into, as it does into those of processes.
+/// A namespace that the agent searches, like those of processes.
 fn foreign_netns(lab: &Lab) -> Netns {
     let netns = Netns::new("foreign");
     let folder = lab.path().join("netns");
@@ -291,7 +291,7 @@ fn a_vf_that_a_pod_gives_back_meanwhile_is_not_told_as_lost() {
     assert_healthy(&lab);
 }
 
-/// An agent that has lost its records does not take a running pod's VF away from it.
+/// An agent without records leaves a running pod its VF.
 #[test]
 fn a_vf_that_the_dpu_holds_is_not_taken_from_a_pod_that_no_record_names() {
     let mut lab = Lab::start(&Settings::default());
@@ -326,7 +326,7 @@ fn a_representor_out_of_the_bridge_or_down_is_programmed_again() {
     }
 }
 
-/// Ports of Open vSwitch are watched; flows are looked at when a host comes, and each minute.
+/// Ports of Open vSwitch cause events. Flows are compared when a host connects, and every minute.
 #[test]
 fn wiped_ports_and_flows_of_ovs_are_repaired() {
     let settings = Settings { kind_of_fabric: FabricKind::OpenVswitch, ..Settings::with_vfs(2) };
@@ -359,12 +359,12 @@ fn wiped_ports_and_flows_of_ovs_are_repaired() {
     lab.assert_invariants();
 }
 
-/// The names of the VFs' links in a namespace.
+/// Names of VFs' links in a namespace.
 fn names(netns: &Netns) -> Vec<String> {
     Card::ends_in(netns).into_values().map(|end| end.name).collect()
 }
 
-/// The kernel calls a VF whose names are taken by its index as it falls back to the host.
+/// When a VF returns to the host and its names are taken, the kernel names it by index.
 #[test]
 fn vf_whose_name_was_taken_comes_home_later() {
     let timeouts = "reconcile_s = 1".into();
@@ -389,7 +389,7 @@ fn vf_whose_name_was_taken_comes_home_later() {
     assert!(!refused.status.success(), "it was given to another pod: {refused:?}");
 
     host.ip(&["link", "delete", "p0v0"]);
-    // Pauses between failed attempts double.
+    // The pauses between failed attempts double.
     wait_for("its own name", 3 * LIMIT, || (names(host) == ["p0v0"]).then_some(()));
     lab.assert_clean_slate();
     let next = Netns::new("next");
@@ -397,7 +397,7 @@ fn vf_whose_name_was_taken_comes_home_later() {
     lab.assert_invariants();
 }
 
-/// Whether a program, one of its threads or its open files is in the network namespace of that inode.
+/// Whether a process, a thread or an open file of a program is in the network namespace with this inode.
 fn is_held_by(program: &Program, inode: u64) -> bool {
     let (process, netns) = (format!("/proc/{}", program.id()), format!("net:[{inode}]"));
     let links = |pattern: &str| fs::read_dir(format!("{process}/{pattern}")).into_iter().flatten();
@@ -444,7 +444,7 @@ fn vf_in_unnamed_namespace_of_a_process_comes_home() {
 
 #[test]
 fn a_host_that_is_away_or_silent_is_shown_so() {
-    // Its session is to outlast its silence.
+    // The session must survive the agent's silence.
     let service = "[limits]\nheartbeat_ms = 60000".into();
     let mut lab = Lab::start(&Settings { service, ..Settings::default() });
     lab.agent.signal(Signal::SIGSTOP);

@@ -1,4 +1,4 @@
-//! Documents say what is true: codes, examples, commands.
+//! Checks of documents: codes, examples, commands.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The user documents, README included.
+/// The user documents, including README.
 fn documents() -> Vec<PathBuf> {
     let folders = ["docs", "docs/runtimes"].map(|name| fs::read_dir(root().join(name)).unwrap());
     let folder = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -29,7 +29,7 @@ fn documents() -> Vec<PathBuf> {
     folder.filter(is_document).chain(top).collect()
 }
 
-/// The fenced blocks of a Markdown text whose info string is `kind`.
+/// Fenced blocks of a Markdown text with the info string `kind`.
 fn blocks(text: &str, kind: &str) -> Vec<String> {
     let fence = format!("```{kind}\n");
     let bodies = text.split(fence.as_str()).skip(1);
@@ -80,7 +80,7 @@ fn the_readme_asks_for_the_rust_that_the_build_does() {
     assert!(read("README.md").contains(&asked), "README.md does not ask for {asked}");
 }
 
-/// Keys of a commented example, those in comments of one word included, such as `vlan`.
+/// Keys of a commented example, including commented ones such as `vlan`.
 fn keys(example: &str) -> BTreeSet<String> {
     let is_key =
         |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
@@ -99,7 +99,7 @@ fn every_key_of_the_examples_is_in_the_reference() {
     }
 }
 
-/// What was copied from one program's table into another's is true of the first alone.
+/// A description copied from one program's table into the other's would be wrong there.
 #[test]
 fn no_key_of_one_program_is_described_by_the_words_of_anothers() {
     let reference = read("docs/CONFIGURATION.md");
@@ -172,8 +172,8 @@ fn networks_shown_in_documents_can_be_applied() {
 
 const HOST: &str = "[[host]]\nname = \"node-1\"\npfs = [\"p0\"]\n";
 
-/// An example says in its first line which program's it is: `# dpu-service.toml`. Certificates are
-/// those of the lab. An example of a few keys is completed by the host that each service's file has.
+/// The first line of an example names its program: `# dpu-service.toml`. Certificates are replaced by the lab's. An
+/// example of few keys is completed by the host that each service's file needs.
 fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     let (name, role, owner) = match text.lines().next().unwrap_or_default() {
         "# dpu-service.toml" => ("dpu-service", "dpu", "dpu-1"),
@@ -191,12 +191,12 @@ fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     let mut command = Command::new(program(name));
     let output = run(command.arg("--config").arg(&file).arg("--check-config"));
     let said = String::from_utf8_lossy(&output.stderr);
-    // Files of a production set-up are not here; everything else has to be right.
+    // Files of a production installation are missing here; everything else must be valid.
     let only_certificates = said.contains("/etc/dpu-offload/tls/");
     assert!(output.status.success() || only_certificates, "{place}: {said}");
 }
 
-/// A word of a command line that names what to do, rather than an option or a thing.
+/// Whether a word of a command line is a verb, not an option or an object.
 fn is_verb(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_lowercase())
         && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')

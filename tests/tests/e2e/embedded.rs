@@ -1,4 +1,4 @@
-//! The agent within another program: the one that docs/EMBEDDING.md shows, in the place of the lab's own agent.
+//! The agent inside another program: the one in docs/EMBEDDING.md, instead of the lab's own agent.
 
 use std::{
     fs,
@@ -14,16 +14,16 @@ use serde_json::Value;
 const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The example, with workloads of its own.
+/// The example, with its own workloads.
 struct InitSystem {
     process: Child,
     said: Lines<BufReader<ChildStdout>>,
-    /// What ends it by its end.
+    /// Closing it ends the program.
     input: Option<ChildStdin>,
 }
 
 impl InitSystem {
-    /// Starts it in the place of the lab's agent, with the configuration and the faults of that.
+    /// Starts the example instead of the lab's agent, with that agent's configuration and faults.
     fn start(lab: &Lab, pods: &[&Netns]) -> Self {
         let mut command = lab.netns().command(program("examples/init_system"));
         let configuration = lab.path().join("host-shim.toml");
@@ -35,7 +35,7 @@ impl InitSystem {
         Self { process, said, input }
     }
 
-    /// What it says next of so many workloads, an address of each family; less if it ends.
+    /// The next output for this many workloads, with an address of each family; less if the program ends.
     fn says_of(&mut self, workloads: usize) -> Vec<String> {
         self.said.by_ref().take(2 * workloads).map(Result::unwrap).collect()
     }
@@ -65,7 +65,7 @@ fn lab_without_agent() -> Lab {
     lab
 }
 
-/// What the example says of a pod that has these addresses, as `ip` shows them.
+/// Expected output of the example for a pod with these addresses, as in `ip`.
 fn lines_of(pod: &Netns) -> Vec<String> {
     let link = pod.json("ip", &["address", "show", "dev", "eth0"]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();
@@ -100,7 +100,7 @@ fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
     let mut init = InitSystem::start(&lab, &[&web, &db]);
     let told = init.says_of(2);
     assert_eq!(told, [lines_of(&web), lines_of(&db)].concat());
-    // The DPU is told behind the answer, and hears nothing of an agent that is dead.
+    // The DPU is informed after the answer, and gets no message from a dead agent.
     lab.assert_invariants();
     init.crash();
     assert!(told[2..].iter().all(|line| web.pings(address_of(line))));
@@ -111,7 +111,7 @@ fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
     lab.assert_invariants();
     again.crash();
 
-    // The agent's own program takes over what it has left, by the same records.
+    // The agent's own program takes over what remains, from the same records.
     lab.start_agent();
     lab.wait_until_good();
     for pod in [&web, &db] {
@@ -120,7 +120,7 @@ fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
     lab.assert_clean_slate();
 }
 
-/// It dies at that point amid the attach of its workload.
+/// The program dies at this point during the attach of its workload.
 fn dies_at(point: &str) {
     let lab = lab_without_agent();
     let web = Netns::new("web");

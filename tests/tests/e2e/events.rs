@@ -17,10 +17,10 @@ use serde_json::Value;
 use crate::disks::SmallDisk;
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long one look waits for an event.
+/// Interval between looks for an event.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What `dpuctl events --follow -o json` prints, until it is dropped.
+/// The output of `dpuctl events --follow -o json`, until drop.
 struct Followed {
     process: Child,
     lines: mpsc::Receiver<Value>,
@@ -69,7 +69,7 @@ fn listed(lab: &Lab, options: &[&str]) -> Vec<Value> {
     lab.operator().json(&arguments)["events"].as_array().unwrap().clone()
 }
 
-/// How often an event of that kind has happened.
+/// Number of events of a kind.
 pub(crate) fn number_of_events(lab: &Lab, kind: &str) -> u64 {
     let count = |event: &Value| event["count"].as_u64().unwrap();
     listed(lab, &["--type", kind]).iter().map(count).sum()
@@ -229,7 +229,7 @@ fn full_disk_drops_events_and_no_detach() {
     let good = fs::read_to_string(&configuration).unwrap();
     let mut refused = 0;
     wait_for("dropped events", LIMIT, || {
-        // The last page of the file may have room for some lines: each refusal is a long one.
+        // The last page of the file may hold some more lines, so each refusal is a long one.
         refused += 1;
         let unknown = format!("{good}\n{}{refused} = 1\n", "x".repeat(2000));
         fs::write(&configuration, unknown).unwrap();

@@ -1,4 +1,4 @@
-//! Every step of both sides fails in turn: a clean slate after each.
+//! Every step of both sides fails in turn and leaves nothing behind.
 
 use e2e::{FaultAction, Lab, Netns, Settings, scenarios::faults::every_step_fails_in_turn};
 

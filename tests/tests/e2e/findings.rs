@@ -1,4 +1,4 @@
-//! What `dpuctl doctor` and `dpuctl status` say of what is broken on the DPU, on its wires and in pods, each by its code.
+//! `dpuctl doctor` and `dpuctl status`: codes for damage on the DPU, on its wires and in pods.
 
 use std::{fs, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A network of the API, whose gateway is this address.
+/// A network of the API with this gateway address.
 fn red(gateway: &str) -> String {
     format!("name: red\nsubnets:\n- cidr: 10.9.0.0/24\n  gateway: {gateway}\n")
 }
@@ -21,7 +21,7 @@ fn apply(lab: &Lab, text: &str) -> (String, String) {
     (text(output.stdout), text(output.stderr))
 }
 
-/// The findings of the doctor: code and subject.
+/// Code and subject of the doctor's findings.
 fn findings(lab: &Lab) -> Vec<(String, String)> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -92,7 +92,7 @@ fn doctor_names_what_an_uplink_lacks() {
     wait_until_without(&lab, "UPLINK_NOT_JOINED");
 }
 
-/// The agent gives back a route that is gone. One that the pod has put in its place it leaves alone, and reports.
+/// The agent restores a missing route. It leaves the pod's replacement alone and reports it.
 #[test]
 fn status_names_pods_without_their_subnets_route() {
     let settings = Settings { timeouts: "reconcile_s = 1".into(), ..Settings::default() };

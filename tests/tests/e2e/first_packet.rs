@@ -1,4 +1,4 @@
-//! A pod's first packets: none is lost, though its port begins to forward only after its VF is up.
+//! The first packets of a pod: none is lost, although its port forwards only after its VF is up.
 
 use std::{
     net::UdpSocket,
@@ -13,16 +13,16 @@ use e2e::{
 };
 use serde_json::Value;
 
-/// Of the packets of each family: a socket of IPv6 takes both.
+/// Ports for each family: an IPv6 socket receives both.
 const PORTS: [u16; 2] = [7004, 7006];
 
-/// Shorter than the second after which the kernel asks for a neighbour again.
+/// Shorter than the second after which the kernel repeats a neighbour solicitation.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How many attaches, unless `OFFLOAD_FIRST_PACKETS` says otherwise.
+/// Number of attaches, unless `OFFLOAD_FIRST_PACKETS` sets it.
 const ATTACHES: usize = 60;
 
-/// A socket of each family in a namespace, which need not have addresses yet.
+/// A socket of each family in a namespace, which may have no addresses yet.
 struct Sockets([UdpSocket; 2]);
 
 impl Sockets {
@@ -41,7 +41,7 @@ impl Sockets {
         }
     }
 
-    /// In how many families the packet of that number does not come.
+    /// Number of families in which this packet does not arrive.
     fn lost(&self, number: usize) -> usize {
         let comes = |socket: &UdpSocket| {
             let mut packet = [0; 8];
@@ -117,17 +117,17 @@ fn no_first_packet_is_lost_either_way_in_either_family() {
     lab.assert_invariants();
 }
 
-/// The agent undoes an ADD whose caller died while it waited for the pod's port, though no DPU answers.
+/// The caller dies while the agent waits for the pod's port. The agent undoes the ADD, although no DPU answers.
 #[test]
 fn dead_caller_frees_the_vf() {
     let timeouts = Timeouts::from("reconnect_ms = 3000");
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let stayed = stays_after_its_caller(&mut lab, &Netns::new("pod"));
-    // Less than the time for which the agent would wait for the next service.
+    // Less than the agent's timeout for the next service.
     assert!(stayed < Duration::from_secs(2), "{stayed:?}");
 }
 
-/// How long a VF stays in a pod whose caller dies, and before it the service that was asked for the pod's port.
+/// How long a VF stays in a pod after the caller died, and before it the service that was asked about the port.
 fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
     lab.arm("dpu-service", FaultAction::Kill, "attach-awaited");
     let call = Call::new("ADD", &lab.configuration("blue"));
@@ -144,7 +144,7 @@ fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
     stayed
 }
 
-/// The DPU's service, which the host asks whether the pod's port forwards, dies of that. The next one is asked.
+/// The service dies from the host's question about the pod's port. The next service is asked.
 #[test]
 fn no_first_packet_is_lost_though_the_service_ends_meanwhile() {
     let timeouts = Timeouts::from("reconnect_ms = 3000");
@@ -156,7 +156,7 @@ fn no_first_packet_is_lost_though_the_service_ends_meanwhile() {
     let (next, added) = thread::scope(|scope| {
         let adding = scope.spawn(|| lab.add("blue", &pod, "eth0"));
         wait_for("the service to die", TIME_LIMIT, || lab.service.is_over().then_some(()));
-        // At once: the ADD waits for at most `reconnect_ms`, and a service on Open vSwitch takes a while to start.
+        // Start it at once: the ADD waits at most `reconnect_ms`, and a service on Open vSwitch starts slowly.
         let trace = lab.trace("dpu-service");
         let next = lab.another_service();
         let added = adding.join().unwrap();

@@ -1,4 +1,4 @@
-//! Connections that mean harm, by the thousand: whoever else calls is served, and memory is bounded.
+//! Thousands of hostile connections: other clients are served, and memory is bounded.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +18,7 @@ use e2e::{
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// More than either program needs for what it lets happen at once.
+/// More MiB than either program needs for its limit of concurrent work.
 const MOST_MEMORY_MIB: usize = 160;
 
 fn assert_memory_is_bounded(program: &Program) {
@@ -31,7 +31,7 @@ fn raise_file_limit() {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }
 
-/// The beginning of a TLS handshake that is to have 512 bytes.
+/// The start of a TLS handshake of 512 bytes.
 const HALF_OPEN: [u8; 9] = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc];
 
 #[test]
@@ -42,7 +42,7 @@ fn two_thousand_handshakes_of_a_byte_a_second_keep_nobody_out() {
     let address: SocketAddr = "192.168.100.2:7443".parse().unwrap();
     let connect = || {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
-        // Who came first is closed already.
+        // The earliest connections are closed already.
         let _ = stream.write_all(&HALF_OPEN);
         stream
     };

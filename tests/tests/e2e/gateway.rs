@@ -1,4 +1,4 @@
-//! The DPU as the gateway of networks: what its pods reach, what they don't, and that it stays so.
+//! The DPU as the gateway of networks: what pods reach and what not, also after damage.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ pub(crate) fn lab() -> (Lab, Netns) {
     lab_of(&settings())
 }
 
-/// Likewise, with other settings beside the networks.
+/// Such a lab with further settings.
 pub(crate) fn lab_of(settings: &Settings) -> (Lab, Netns) {
     let lab = Lab::start(settings);
     let outside = outside_of(&lab);
@@ -45,7 +45,7 @@ fn problems(lab: &Lab) -> Vec<Value> {
     lab.operator().faults().into_iter().map(|mut condition| condition["message"].take()).collect()
 }
 
-/// A new pod of that network, with its addresses of both families.
+/// A new pod of a network with its addresses of both families.
 pub(crate) fn pod(lab: &Lab, network: &str) -> (Netns, [String; 2]) {
     let pod = Netns::new("pod");
     let given = addresses(&lab.add(network, &pod, "eth0").result());
@@ -59,7 +59,7 @@ pub(crate) fn nft(netns: &Netns, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The names of the tables of the family `inet` of nftables: those of gateways, and others' own.
+/// Names of nftables tables of the family `inet`: the gateway's and others.
 fn tables(netns: &Netns) -> Vec<String> {
     let listed: Value = serde_json::from_str(&nft(netns, &["-j", "list", "tables"])).unwrap();
     let all = listed["nftables"].as_array().unwrap().iter();
@@ -67,14 +67,14 @@ fn tables(netns: &Netns) -> Vec<String> {
     of_inet.filter_map(|object| Some(object["table"]["name"].as_str()?.to_owned())).collect()
 }
 
-/// The links that gateways have, or had, on the DPU.
+/// Gateway links on the DPU.
 fn gateway_links(lab: &Lab) -> Vec<String> {
     let links = lab.card.dpu.json("ip", &["link", "show"]);
     let names = links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
     names.filter(|name| name.starts_with("gw-") || name.starts_with("gp-")).collect()
 }
 
-/// The repairs of gateways that events report, each with how often it was made.
+/// Repairs of gateways in the events, each with its count.
 fn repairs(lab: &Lab) -> Vec<(String, u64)> {
     let listed = lab.operator().json(&["events", "--type", "Repaired", "--object", "gateways"]);
     let repair = |event: &Value| {
@@ -83,7 +83,7 @@ fn repairs(lab: &Lab) -> Vec<(String, u64)> {
     listed["events"].as_array().unwrap().iter().map(repair).collect()
 }
 
-/// Does the damage, and waits until the service reports a repair with all of these words.
+/// Causes damage, and waits until the service reports a repair with all these words.
 #[track_caller]
 fn assert_repaired(lab: &mut Lab, words: &[&str], damage: impl FnOnce(&mut Lab)) {
     let is_meant = |message: &str| words.iter().all(|word| message.contains(word));
@@ -97,7 +97,7 @@ fn assert_repaired(lab: &mut Lab, words: &[&str], damage: impl FnOnce(&mut Lab))
     wait_for(&what, LIMIT, || (count(lab) > before).then_some(()));
 }
 
-/// As soon as the addresses of new links are no longer tentative.
+/// Waits until the addresses of new links are no longer tentative.
 #[track_caller]
 fn assert_reaches(pod: &Netns, addresses: &[&str]) {
     for address in addresses {
@@ -115,7 +115,7 @@ fn assert_out_of_reach(pod: &Netns, addresses: &[&str]) {
     }
 }
 
-/// From which address a pod connects to the outside, as it is seen there.
+/// The source address of a pod's connection, as the outside sees it.
 fn seen_outside(outside: &Netns, pod: &Netns, address: &str) -> String {
     let listener = outside.run(|| TcpListener::bind((address, 0)).unwrap());
     let target = listener.local_addr().unwrap();
@@ -152,7 +152,7 @@ fn pods_reach_their_gateway_the_outside_and_what_their_network_names() {
     }
 }
 
-/// The DPU's API listens on all addresses, and its management link is a way to the host.
+/// The DPU's API listens on all addresses, and its management link leads to the host.
 #[test]
 fn pods_do_not_reach_the_dpus_programs_nor_where_no_uplink_leads() {
     let (lab, outside) = lab();
@@ -207,7 +207,7 @@ fn what_strangers_do_to_rules_links_and_addresses_is_put_right_and_their_own_sta
     assert_eq!(tables(dpu), ["kept", "dpu-offload"]);
 }
 
-/// The kernel makes it with the address, and not again: no report of a link tells that it is gone.
+/// The kernel adds the route with the address only. Its removal causes no link event.
 #[test]
 fn a_route_to_pods_that_a_stranger_deletes_is_put_back() {
     let (mut lab, _outside) = lab();
@@ -217,7 +217,7 @@ fn a_route_to_pods_that_a_stranger_deletes_is_put_back() {
     dpu.ip(&["route", "delete", "10.1.0.0/16", "dev", "gw-blue"]);
     dpu.ip(&["-6", "route", "delete", "fd00:10:1::/64", "dev", "gw-blue"]);
     dpu.ip(&["route", "delete", "10.3.0.0/24", "dev", "gw-nated"]);
-    // A host that comes has the DPU look at everything, as it does each minute.
+    // A host that connects makes the DPU compare everything, as it does each minute.
     lab.agent.stop();
     lab.start_agent();
     assert_reaches(&blue, &OUTSIDE);
@@ -239,7 +239,7 @@ fn service_reports_what_it_repairs_of_gateways() {
         dpu.ip(&["link", "delete", "gw-nated"]);
     });
     assert_reaches(&pod, &OUTSIDE);
-    // The kernel reports links alone: the DPU looks at the rest when a host comes, as it does each minute.
+    // The kernel reports only links: the DPU compares the rest when a host connects, as it does each minute.
     let ours = ["-6", "route", "show", "dev", "gw-nated", "proto", "213"];
     let has = dpu.ip(&ours);
     assert!(!has.is_empty(), "the gateway of nated is link-local");
@@ -397,7 +397,7 @@ fn a_gateways_address_that_somebody_else_answers_is_told_by_name() {
     assert!(!shown.contains("gateway's address 10.8.0.1"), "{shown}");
 }
 
-/// That the DPU's programs can't be connected to from a pod, by the address of the gateway or the DPU's others.
+/// Asserts that a pod cannot connect to the DPU's programs, by the gateway's or another address of the DPU.
 #[track_caller]
 fn assert_programs_out_of_reach(pod: &Netns, gateway: &str) {
     for address in [gateway, "192.168.100.2"] {
@@ -417,7 +417,7 @@ fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
         shown["ifalias"].as_str().unwrap_or_default().to_owned()
     };
     let ours = alias_of("gw-nated");
-    // The kernel accepts connections for a stopped service, which repairs nothing.
+    // The kernel accepts connections for a suspended service, which repairs nothing.
     lab.service.signal(Signal::SIGSTOP);
     dpu.ip(&["link", "set", "gw-nated", "alias", "mine"]);
     assert_programs_out_of_reach(&nated, "10.3.0.1");
@@ -448,7 +448,7 @@ fn a_gateways_link_that_a_stranger_took_over_is_no_way_into_the_dpu() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
     let dpu = &lab.card.dpu;
-    // Both ends at one moment: the service, which would replace a half that is no longer its own, is suspended.
+    // Take both ends at once, and suspend the service, which would replace the damaged half.
     lab.service.signal(Signal::SIGSTOP);
     for end in ["gw-nated", "gp-nated"] {
         dpu.ip(&["link", "set", end, "alias", "mine"]);
@@ -458,7 +458,7 @@ fn a_gateways_link_that_a_stranger_took_over_is_no_way_into_the_dpu() {
     assert_programs_out_of_reach(&nated, "10.3.0.1");
 }
 
-/// A process that owns the table of our name as long as it runs.
+/// A process that owns the table with the gateway's name while it runs.
 fn owner_of_our_table(netns: &Netns) -> Child {
     let mut owner = netns.command("nft").arg("-i").stdin(Stdio::piped()).spawn().unwrap();
     let command = b"table inet dpu-offload { flags owner; }\n";
@@ -506,7 +506,7 @@ fn what_comes_in_by_an_uplink_reaches_no_link_of_the_dpu_but_gateways() {
     };
     let assert_closed = || {
         let before = received();
-        // 50 of 1400 bytes: more than all else that is said there meanwhile.
+        // 50 packets of 1400 bytes: more than all other traffic.
         let flood = ["-n", "-q", "-f", "-c", "50", "-s", "1400", "-W", "1", "192.168.100.1"];
         let output = run(outside.command("ping").args(flood));
         assert!(!output.status.success(), "{output:?}");
@@ -514,7 +514,7 @@ fn what_comes_in_by_an_uplink_reaches_no_link_of_the_dpu_but_gateways() {
     };
     assert_closed();
 
-    // As older kernels need it, so that gateways forward IPv6: it makes no router of IPv4.
+    // As on older kernels, where gateways need it to forward IPv6. It does not enable IPv4 forwarding.
     let forward = "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding";
     let forwards = run(lab.card.dpu.command("sh").args(["-c", forward]));
     assert!(forwards.status.success(), "{forwards:?}");
@@ -529,7 +529,7 @@ fn a_pod_with_the_source_of_another_network_leaves_by_no_gateway() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
     let (green, [_, of_green]) = pod(&lab, "green");
-    // By the link of another network's gateway, which is in the same VLAN.
+    // Through the link of another network's gateway, which is in the same VLAN.
     let links = lab.card.dpu.json("ip", &["link", "show", "gw-blue"]);
     let mac = links[0]["address"].as_str().unwrap();
     nated.ip(&[
@@ -600,7 +600,7 @@ fn routes_of_a_link_local_gateway_go_with_their_subnet_and_a_strangers_is_told_a
     assert_eq!(routes_to("fd00:20:3::/64"), [""; 0]);
 }
 
-/// The kernel may keep no VLANs apart: then it is told, and there is no gateway.
+/// On a kernel without VLAN filtering, this is reported and there is no gateway.
 #[test]
 fn networks_with_vlans_have_a_gateway_each_and_meet_nowhere_else() {
     let networks = r#"
@@ -638,7 +638,7 @@ subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:8::/64
     assert_reaches(&eight, &["10.8.0.1", "fe80::1%eth0"]);
     assert_reaches(&seven, &[&of_eight[0], &of_eight[1]]);
     assert_out_of_reach(&eight, &[&of_seven[0], &of_seven[1]]);
-    // Nor by the Ethernet, which the gateway does not see.
+    // Nor by Ethernet, which the gateway does not see.
     eight.ip(&["route", "add", "10.7.0.0/24", "dev", "eth0"]);
     assert_out_of_reach(&eight, &[&of_seven[0], "10.7.0.1"]);
     lab.assert_invariants();

@@ -1,5 +1,5 @@
-//! The Go package adapters/go-cni with a real agent: its example is a runtime that remembers nothing, for each of its
-//! calls is a process of its own.
+//! The Go package adapters/go-cni with a real agent. Its example is a runtime without memory: each call is a new
+//! process.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What hack/go-cni prints of a command.
+/// The output of a hack/go-cni command.
 fn hack(arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/go-cni");
     let output = run(Command::new(script).args(arguments));
@@ -27,7 +27,7 @@ fn hack(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The example, which is built if it has not been.
+/// Path of the example, built if necessary.
 fn example() -> PathBuf {
     PathBuf::from(hack(&["example"]).trim())
 }
@@ -42,7 +42,7 @@ fn call(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Output {
     run_with(&mut command(lab, verb, pod, &pod.path()), &wishes.to_string())
 }
 
-/// What a call that succeeds tells.
+/// The answer of a successful call.
 #[track_caller]
 fn answer(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Value {
     let output = call(lab, verb, pod, wishes);
@@ -50,7 +50,7 @@ fn answer(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The sentence with which one fails.
+/// The error sentence of a failed call.
 #[track_caller]
 fn complaint(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> String {
     let output = call(lab, verb, pod, wishes);
@@ -58,13 +58,13 @@ fn complaint(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The addresses of an interface in a result.
+/// Addresses of an interface in a result.
 fn addresses<'a>(result: &'a Value, interface: &str) -> Vec<&'a str> {
     let held = result["Interfaces"][interface]["IPConfigs"].as_array().into_iter().flatten();
     held.map(|held| held["IP"].as_str().unwrap()).collect()
 }
 
-/// A call that came to the agent, and to the DPU that does not answer.
+/// Starts a call and waits until the agent has it, while the DPU does not answer.
 fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
     let mut command = command(lab, "setup", pod, &pod.path());
     let before = lab.calls();
@@ -74,8 +74,8 @@ fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
     child
 }
 
-/// Among them that it has the names and types of go-cni, that a fake satisfies it, and that one line of `go.mod` is
-/// enough.
+/// Its tests check that the package has the names and types of go-cni, that a fake satisfies its interface, and that
+/// one line in `go.mod` is enough.
 #[test]
 fn the_package_passes_its_own_tests_and_compiles_for_other_systems() {
     let _ = hack(&["test"]);
@@ -129,7 +129,7 @@ fn a_pod_has_what_is_wanted_for_it_and_is_checked_and_removed_by_whoever_knows_i
     }
     let unknown = complaint(&lab, "check", &pods[0], &json!({}));
     assert!(unknown.contains("has no attachment"), "{unknown}");
-    // The netns of a pod that has ended is closed, and has no path.
+    // The netns of a pod that has ended is closed and has no path.
     let output = run_with(&mut command(&lab, "remove", &pods[1], Path::new("")), "{}");
     assert!(output.status.success(), "{output:?}");
     lab.assert_clean_slate();
@@ -218,7 +218,7 @@ fn status_tells_why_no_pod_can_have_a_network_and_waits_for_nobody_long() {
     let nobody = Netns::new("nobody");
     assert_eq!(answer(&lab, "status", &nobody, &json!({})), Value::Null);
     lab.service.stop();
-    // First it is told that the service is stopping.
+    // The first status says that the service is stopping.
     wait_for("the word that the DPU is away", LIMIT, || {
         let output = call(&lab, "status", &nobody, &json!({}));
         let told = String::from_utf8_lossy(&output.stderr);

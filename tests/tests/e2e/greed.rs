@@ -1,4 +1,4 @@
-//! Who calls without end, on all connections and places that one certificate has, starves nobody.
+//! A client that uses all connections and slots of its certificate does not starve others.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -23,19 +23,19 @@ use tonic::transport::Channel;
 
 const DPU: &str = "192.168.100.2:7443";
 
-/// Connections of the greedy one: with those of its session as many as one identity may have.
+/// Connections of the greedy client: with those of its session, the limit of one identity.
 const CONNECTIONS: usize = 15;
-/// Calls under way on each: with [`CONNECTIONS`] far more than all of `limits.in_flight`.
+/// Calls in progress on each connection: with [`CONNECTIONS`] far more than `limits.in_flight`.
 const CALLS: usize = 64;
 
-/// Pods that others attach meanwhile.
+/// Pods that other clients attach.
 const PODS: usize = 10;
-/// How long one of their calls may take meanwhile, on processors that the greedy one shares.
+/// Limit for one of their calls, on processors shared with the greedy client.
 const BOUND: Duration = Duration::from_secs(5);
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Who calls without end.
+/// The greedy client.
 struct Greedy<'a> {
     lab: &'a Lab,
     role: Role,
@@ -55,13 +55,13 @@ impl<'a> Greedy<'a> {
         Connector::new(credentials, DPU, "dpu-1", LIMIT).unwrap()
     }
 
-    /// Does its `work` in the host's namespace.
+    /// Runs its `work` in the host's namespace.
     fn at_work(&self, work: impl AsyncFnOnce() + Send) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         self.lab.card.host.run(|| runtime.block_on(work()));
     }
 
-    /// Makes a call again as soon as it is answered, in all its places.
+    /// Repeats a call after each answer, in all slots.
     async fn call(&self, call: impl AsyncFn(Channel, usize)) {
         let connector = self.connector();
         let channels: Vec<_> = (0..CONNECTIONS).map(|_| connector.channel()).collect();
@@ -75,7 +75,7 @@ impl<'a> Greedy<'a> {
         join_all((0..CONNECTIONS * CALLS).map(place)).await;
     }
 
-    /// Others attach and detach while it is at `work`, and each of their calls is served in time.
+    /// Other clients attach and detach during `work`, and each of their calls is served in time.
     fn starves_nobody(&self, work: impl AsyncFnOnce() + Send) {
         thread::scope(|scope| {
             let end = End(&self.is_over);
@@ -90,7 +90,7 @@ impl<'a> Greedy<'a> {
     }
 }
 
-/// Attaches and detaches pods, each at the first try. Returns what the slowest call took.
+/// Attaches and detaches pods, each at the first attempt. Returns the duration of the slowest call.
 fn serve_others(lab: &Lab) -> Duration {
     let pod = Netns::new("pod");
     let served = |verb| {
@@ -104,7 +104,7 @@ fn serve_others(lab: &Lab) -> Duration {
 
 #[test]
 fn an_operator_who_looks_without_end_starves_nobody() {
-    // So few that they are under way at each moment.
+    // Few enough that all are in progress at each moment.
     let service = "[limits]\nin_flight = 16\n".into();
     let lab = Lab::start(&Settings { service, ..Settings::default() });
     let greedy = Greedy::new(&lab, Role::Viewer, "guest");
@@ -145,7 +145,7 @@ anti_spoofing = "off"
 subnets = [{ cidr = "10.2.0.0/16" }]
 "#;
 
-/// A VF of the host `node-2`, as far as the service knows.
+/// A VF of the host `node-2` that only the service knows.
 fn vf(number: u32) -> v1::VirtualFunction {
     v1::VirtualFunction {
         vf: number,
@@ -176,7 +176,7 @@ fn hello() -> v1::HostMessage {
 
 #[test]
 fn a_host_that_attaches_without_end_starves_nobody() {
-    // Without an eswitch, the VFs of a host need not be there.
+    // Without an eswitch, VFs of a host need not exist.
     let lab = Lab::start(&Settings {
         card: CardSettings { has_eswitch: false, ..CardSettings::default() },
         timeouts: Timeouts { carrier_ms: 0, ..Timeouts::default() },

@@ -1,4 +1,4 @@
-//! The VF that an ADD begins to move before the DPU has said which one is the pod's.
+//! Speculative moves: an ADD moves a VF before the DPU has answered which one the pod gets.
 
 use std::{thread, time::Duration};
 
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
-/// A lab's.
+/// VFs of a lab.
 const VFS: usize = 4;
-/// Of a busy runtime, each with a pod of its own.
+/// Callers of a busy runtime, each with its own pod.
 const CALLERS: u32 = 16;
 
 fn settings() -> Settings {
@@ -27,7 +27,7 @@ fn add(lab: &Lab, pod: &Netns) -> Call {
     Call::new("ADD", &lab.configuration("blue")).of(pod.name(), Some(&pod.path()), "eth0")
 }
 
-/// How many of the agent's guesses were right, and how many were wrong.
+/// Numbers of right and wrong speculative moves of the agent.
 fn guesses(lab: &Lab) -> (f64, f64) {
     let page = openmetrics::scrape(&lab.card.host).unwrap();
     let number = |outcome| {
@@ -37,7 +37,7 @@ fn guesses(lab: &Lab) -> (f64, f64) {
     (number("right"), number("wrong"))
 }
 
-/// The VFs that are in a pod's namespace, by their links.
+/// VFs in a pod's namespace, by their links.
 fn vfs_in(pod: &Netns) -> Vec<Value> {
     let links = pod.json("ip", &["-d", "link", "show"]).into_iter();
     let is_vf = |link: &Value| {
@@ -46,7 +46,7 @@ fn vfs_in(pod: &Netns) -> Vec<Value> {
     links.filter(is_vf).collect()
 }
 
-/// In the session that there is, each VF can be had: none is kept for an ADD that is over.
+/// Asserts that each VF can be attached in the present session: none is held for a finished ADD.
 fn assert_all_can_be_had(lab: &Lab) {
     let pods: Vec<_> = (0..VFS).map(|_| Netns::new("pod")).collect();
     pods.iter().for_each(|pod| drop(lab.add("blue", pod, "eth0").result()));
@@ -55,7 +55,7 @@ fn assert_all_can_be_had(lab: &Lab) {
     lab.assert_clean_slate();
 }
 
-/// Begins an ADD while the DPU answers nothing, and waits until its VF has moved.
+/// Starts an ADD while the DPU does not answer, and waits until its VF has moved.
 fn add_unanswered(lab: &Lab, pod: &Netns) -> std::process::Child {
     add_during(lab, pod, Fault::HoldDown)
 }
@@ -80,7 +80,7 @@ fn a_pod_gets_the_vf_that_was_guessed_and_no_other_is_moved() {
     assert_eq!(guesses(&lab), (8.0, 0.0));
 }
 
-/// What one has taken is no other's guess: none of the VFs travels in vain.
+/// A VF taken by one ADD is not used by another: no VF moves in vain.
 #[test]
 fn sixteen_callers_at_once_guess_right() {
     let lab = Lab::start(&Settings { vfs: CALLERS, pool: CALLERS, ..settings() });
@@ -101,7 +101,7 @@ fn sixteen_callers_at_once_guess_right() {
     );
 }
 
-/// The DPU has changed its pool, and what it promises: the agent hears of it too late.
+/// The DPU has changed its pool and its offers, and the agent learns it too late.
 #[test]
 fn a_vf_whose_promise_is_over_goes_home_and_the_pod_gets_another() {
     let lab = lab();
@@ -173,7 +173,7 @@ fn a_guess_of_an_agent_that_died_while_the_dpu_was_asked_goes_home() {
     assert!(vfs_in(&pod).is_empty());
 }
 
-/// The new session's hello lists the VF as in use, and what was promised for it is over.
+/// The new session's hello lists the VF as used, and its offer has ended.
 #[test]
 fn an_add_during_a_restart_of_the_service_gets_the_last_vf() {
     let mut lab = Lab::start(&Settings {
@@ -208,7 +208,7 @@ fn a_pod_whose_namespace_ends_while_the_dpu_is_asked_loses_no_vf() {
     assert_all_can_be_had(&lab);
 }
 
-/// A network that refuses is tried again and again by a runtime: no VF travels for that.
+/// A runtime repeats ADDs of a network that refuses: no VF moves for them.
 #[test]
 fn no_vf_moves_for_a_network_that_refuses() {
     let lab = lab();
@@ -247,7 +247,7 @@ fn a_name_of_the_vf_that_the_pod_has_already_is_no_hindrance() {
     lab.assert_clean_slate();
 }
 
-/// An ADD that is to be refused takes a VF, too, and gives it back: whoever needs that one waits for it.
+/// An ADD that will be refused also takes a VF and returns it. Another ADD that needs this VF waits.
 #[test]
 fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
     let lab = lab();
@@ -302,7 +302,7 @@ fn a_vf_that_the_pod_has_chosen_is_moved_before_the_answer_too() {
     assert_all_can_be_had(&lab);
 }
 
-/// It would be in the pod's network while it is the host's.
+/// Otherwise it would be in the pod's network while the host uses it.
 #[test]
 fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
     let lab = lab();
@@ -330,7 +330,7 @@ fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
     assert_all_can_be_had(&lab);
 }
 
-/// Changes so much that the kernel can't queue what it tells of that: of what comes next it tells nothing, either.
+/// Changes so much that the kernel's event queue overflows, so that later events are lost.
 fn flood(host: &Netns) {
     let script = "ip link add flood type veth peer name other && \
                   for mtu in $(seq 1000 2999); do echo link set flood mtu $mtu; done | ip -batch - && \
@@ -339,7 +339,7 @@ fn flood(host: &Netns) {
     assert!(flooded.status.success(), "{flooded:?}");
 }
 
-/// However much the kernel has had to tell meanwhile: what the host does is seen at once.
+/// The host's change is noticed at once, even after an overflow of the event queue.
 #[test]
 fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() {
     let lab = lab();
@@ -364,15 +364,15 @@ fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() 
         let added = || lab.execute(&call("ADD")).status.success().then_some(());
         wait_for("the VF to be had again", LIMIT, added);
         lab.execute(&call("DEL")).nothing();
-        // Or else what is stacked next is taken for the pod's, and the VF is made anew.
+        // Otherwise the next upper device counts as the pod's, and the VF is reset.
         wait_for("the VF to be looked at", LIMIT, is_free);
     }
     lab.assert_clean_slate();
     assert!(moves() > 0, "none of the others moved ahead");
 }
 
-/// The DPU hears that VF and address are back behind a DEL's answer. The pool's only VF, chosen or not, and an address
-/// that is asked for can be had at once all the same.
+/// The DPU learns about the free VF and address after a DEL's answer. The next ADD must still get the pool's only VF,
+/// chosen or not, and an address that it asks for.
 #[test]
 fn what_a_del_gives_back_can_be_had_by_the_add_that_follows_its_answer() {
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, cool_down: 0, ..Settings::default() });

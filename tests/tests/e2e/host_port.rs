@@ -1,4 +1,4 @@
-//! The host's own ports, by which it reaches pods.
+//! Host ports, through which the host reaches pods.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const NEXT_BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000002\n";
 const ON_BLUE: &str = "[[host_port]]\nnetwork = \"blue\"\n";
 
-/// An agent with these sections, which looks often.
+/// An agent with these sections and frequent comparisons.
 fn settings_with(sections: &str) -> Settings {
     let others = format!("reconcile_s = 1\n{sections}");
     let timeouts = Timeouts { others, ..Timeouts::default() };
@@ -27,20 +27,20 @@ fn start_with(sections: &str) -> Lab {
     Lab::start(&settings_with(sections))
 }
 
-/// Gives the agent's file these sections of host ports.
+/// Rewrites the agent's file with these sections of host ports.
 fn configure(lab: &Lab, sections: &str) {
     let text = settings_with(sections).agent_file(lab.path(), &lab.pki);
     fs::write(lab.path().join("host-shim.toml"), text).unwrap();
 }
 
-/// The host's attachments, as the DPU has them.
+/// The host's attachments on the DPU.
 fn host_ports(lab: &Lab) -> Vec<Value> {
     let mut all = lab.operator().get("attachments");
     all.retain(|attachment| attachment["key"]["containerId"] == "host-port");
     all
 }
 
-/// The interface of that name in the host's namespace, if it is there and up.
+/// The interface with this name in the host's namespace, if it exists and is up.
 fn interface(lab: &Lab, name: &str) -> Option<Value> {
     let all = lab.card.host.json("ip", &["address", "show", "up"]);
     all.into_iter().find(|link| link["ifname"] == name)
@@ -57,7 +57,7 @@ fn is_whole(lab: &Lab, attachment: &Value) -> bool {
     link["address"] == attachment["mac"] && wanted.map(bare).all(|address| held.contains(&&address))
 }
 
-/// Waits until the DPU has one host port, and the host its interface, and returns the attachment.
+/// Waits until the DPU has one host port and the host its interface. Returns the attachment.
 fn wait_for_one(lab: &Lab) -> Value {
     wait_for("the host port", LIMIT, || {
         let [one] = <[Value; 1]>::try_from(host_ports(lab)).ok()?;
@@ -66,13 +66,13 @@ fn wait_for_one(lab: &Lab) -> Value {
     })
 }
 
-/// Waits until there is none, and nothing is left of it.
+/// Waits until there is no host port and nothing remains of it.
 fn wait_for_none(lab: &Lab) {
     wait_for("the host port's end", LIMIT, || host_ports(lab).is_empty().then_some(()));
     lab.assert_clean_slate();
 }
 
-/// Waits until the host port is whole again, as the same attachment.
+/// Waits until the host port is complete again, as the same attachment.
 fn wait_for_same(lab: &Lab, before: &Value) {
     wait_for("the same host port", LIMIT, || is_whole(lab, before).then_some(()));
     let now = wait_for_one(lab);
@@ -80,7 +80,7 @@ fn wait_for_same(lab: &Lab, before: &Value) {
     lab.assert_invariants();
 }
 
-/// A pod on `blue`, and its addresses.
+/// A pod on `blue` with its addresses.
 struct Pod {
     netns: Netns,
     addresses: Vec<String>,
@@ -94,7 +94,7 @@ impl Pod {
         Self { netns, addresses }
     }
 
-    /// By echo requests and by TCP, in both families.
+    /// By echo requests and TCP, in both families.
     fn is_reached_from_host(&self, lab: &Lab) {
         for address in &self.addresses {
             assert!(lab.card.host.pings(address), "the host does not reach {address}");
@@ -107,7 +107,7 @@ impl Pod {
     }
 }
 
-/// As a kubelet's TCP probe.
+/// Like a kubelet's TCP probe.
 fn assert_connects(host: &Netns, pod: &Netns, address: &str) {
     let any = SocketAddr::new(address.parse().unwrap(), 0);
     let listener = pod.run(|| TcpListener::bind(any)).unwrap();
@@ -243,7 +243,7 @@ fn a_host_port_follows_the_agents_file_by_reload_and_by_restart() {
     wait_for_none(&lab);
 }
 
-/// Waits until the doctor tells why a host port is missing.
+/// Waits until the doctor reports why a host port is missing.
 fn wait_for_reason(lab: &Lab, reason: &str) {
     wait_for(reason, LIMIT, || {
         let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
@@ -294,7 +294,7 @@ fn a_host_port_comes_with_the_dpu_and_comes_back_after_resets_of_card_and_host()
     wait_for_same(&lab, &port);
 
     lab.reset_card();
-    // The link to the DPU was reset with it.
+    // The reset also affected the link to the DPU.
     lab.wait_until_good();
     wait_for_same(&lab, &port);
     let pod = Pod::attach(&lab);

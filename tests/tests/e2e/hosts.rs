@@ -1,4 +1,4 @@
-//! Two hosts on one DPU, each with a certificate, a card and an agent of its own.
+//! Two hosts on one DPU, each with its own certificate, card and agent.
 
 use std::{fs, thread, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(60);
 const NEXT_BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000002\n";
 
-/// node-1 and node-2, with four VFs each.
+/// node-1 and node-2 with four VFs each.
 fn two_hosts() -> Fleet {
     two_hosts_with(Settings::default())
 }
@@ -18,7 +18,7 @@ fn two_hosts_with(settings: Settings) -> Fleet {
     Fleet::start(&[DpuPlan { name: "dpu-1", hosts: vec!["node-1", "node-2"], settings }])
 }
 
-/// Ids of the attachments of a host, sorted.
+/// IDs of a host's attachments, sorted.
 fn ids_of(fleet: &Fleet, host: &str) -> Vec<String> {
     let attachments = fleet.operator(0).get("attachments");
     let own = attachments.iter().filter(|attachment| attachment["host"] == host);
@@ -45,7 +45,7 @@ impl Pods {
         pods
     }
 
-    /// In both families, from either side.
+    /// In both families and directions.
     fn reach(&self) -> bool {
         let [of_a, of_b] = &self.addresses;
         of_b.iter().all(|to| self.a.pings(to)) && of_a.iter().all(|to| self.b.pings(to))
@@ -158,7 +158,7 @@ fn a_host_is_given_its_own_vfs_only_although_another_has_free_ones() {
     fleet.assert_clean_slate();
 }
 
-/// Its DEL is answered before the DPU has got back what the pod had on the first host.
+/// DEL is answered before the DPU has the pod's resources on the first host back.
 #[test]
 fn a_pod_that_moves_between_hosts_takes_its_addresses_along_at_once() {
     let fleet = two_hosts_with(Settings { proxied: true, ..Settings::default() });
@@ -280,7 +280,7 @@ fn a_reset_of_one_hosts_card_leaves_the_others_alone() {
     pods.detach(&fleet);
 }
 
-/// Restarted under both, the service keeps what each has.
+/// Restarted below both hosts, the service keeps the attachments of each.
 #[test]
 fn a_service_that_is_killed_keeps_what_both_hosts_have() {
     let mut fleet = two_hosts();
@@ -296,7 +296,7 @@ fn a_service_that_is_killed_keeps_what_both_hosts_have() {
     pods.detach(&fleet);
 }
 
-/// Writes the service's configuration, in one step, and has the service read it.
+/// Writes the service's configuration atomically and reloads it.
 fn reload(fleet: &Fleet, text: &str) {
     let file = fleet.path().join("dpu-1/dpu-service.toml");
     let new = file.with_extension("new");
@@ -313,7 +313,7 @@ fn removed_host_is_cut_off_and_its_pods_are_not() {
     let file = fs::read_to_string(fleet.path().join("dpu-1/dpu-service.toml")).unwrap();
     let begin = file.find("[[host]]\nname = \"node-2\"").unwrap();
     let end = begin + 1 + file[begin + 1..].find("[[").unwrap();
-    // A pool still selects its PF.
+    // A pool still selects the host's PF.
     reload(&fleet, &[&file[..begin], &file[end..]].concat());
     let state = |id: &str| {
         let all = fleet.operator(0).get("attachments");

@@ -1,4 +1,4 @@
-//! Who may do what: certificates that are missing, expired, of another CA, of another role or host.
+//! Authorisation: certificates that are missing, expired, or of another CA, role or host.
 
 use std::{fs, net::TcpStream, path::Path, time::Duration};
 
@@ -16,7 +16,7 @@ use tonic::{Status, transport::Channel};
 const DPU: &str = "192.168.100.2:7443";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A second host, with a PF of its own.
+/// A second host with its own PF.
 fn with_two_hosts() -> Settings {
     let service = "[[host]]\nname = \"node-2\"\npfs = [\"p1\"]\n".into();
     Settings { service, ..Settings::default() }
@@ -48,7 +48,7 @@ fn key(pod: &Netns) -> v1::AttachmentKey {
     v1::AttachmentKey { container_id: pod.name().into(), interface_name: "eth0".into() }
 }
 
-/// What `openssl s_client` meets with at the DPU.
+/// The output of `openssl s_client` at the DPU.
 fn openssl(lab: &Lab, arguments: &[&str]) -> String {
     let mut command = lab.card.host.command("openssl");
     command.args(["s_client", "-connect", DPU, "-alpn", "h2", "-CAfile"]).arg(lab.pki.ca());
@@ -179,7 +179,7 @@ fn a_call_outside_the_session_is_refused() {
     lab.assert_clean_slate();
 }
 
-/// Its clock was set wrong, or somebody with its certificate says so.
+/// The agent's clock was set wrong, or another client with its certificate lies.
 #[test]
 fn a_hello_from_the_future_does_not_lock_the_agent_out() {
     let lab = Lab::start(&Settings::default());
@@ -204,7 +204,7 @@ fn a_hello_from_the_future_does_not_lock_the_agent_out() {
     lab.assert_invariants();
 }
 
-/// The network may deliver a call long after it was given up, and more than once.
+/// The network may deliver a call late, and more than once.
 #[test]
 fn calls_that_are_replayed_change_nothing() {
     let lab = Lab::start(&Settings::with_vfs(1));

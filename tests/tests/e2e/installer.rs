@@ -1,4 +1,4 @@
-//! `host-shim-agent install` and `uninstall`, as the agent's image has them called on a host where pods come and go.
+//! `host-shim-agent install` and `uninstall`, as the agent's image runs them on a host with changing pods.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 const LIMIT: Duration = Duration::from_secs(60);
 const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
 
-/// A host's folders for runtimes, and what an image holds, of two versions.
+/// A host's folders for runtimes, and two versions of an image's content.
 struct Host {
     folder: PathBuf,
 }
@@ -36,7 +36,7 @@ impl Host {
         self.folder.join(format!("image-{version}"))
     }
 
-    /// The plugin itself, and as much behind it as tells the versions apart and harms nobody.
+    /// The plugin plus harmless bytes that identify the version.
     fn plugin(&self, version: usize) -> Vec<u8> {
         let mut content = fs::read(program("host-shim")).unwrap();
         content.resize(content.len() + version, b'\n');
@@ -69,13 +69,13 @@ impl Host {
         self.folder.join("faults-of-installer")
     }
 
-    /// Has the next call killed at that step.
+    /// Kills the next call at this step.
     fn kill_at(&self, step: &str) {
         fs::create_dir_all(self.faults()).unwrap();
         fs::write(self.faults().join(format!("kill-{step}")), "").unwrap();
     }
 
-    /// Which versions of plugin and configuration are there. Nothing but a whole one is.
+    /// Versions of plugin and configuration. Each must be complete or absent.
     fn versions(&self) -> [Option<usize>; 2] {
         let plugin = fs::read(self.folder.join("bin/host-shim")).ok();
         let list = fs::read_to_string(self.conflist()).ok();
@@ -122,7 +122,7 @@ fn who_is_killed_at_any_step_leaves_whole_files_and_finishes_when_called_again()
     assert_eq!(left, [0, 0]);
 }
 
-/// The sooner the earlier: sooner or later one of them is in the middle of a file.
+/// Ever earlier kills: at some time one of them hits the middle of a file.
 #[test]
 fn who_is_killed_at_any_moment_leaves_whole_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,8 +132,8 @@ fn who_is_killed_at_any_moment_leaves_whole_files() {
     for round in 0..40 {
         let mut installer = host.install(1 + round % 2).spawn().unwrap();
         let half = || folder.path().join("bin/host-shim.new").exists();
-        // Either it is amid the plugin, or it is over before anybody could see that: a copy takes no longer than a
-        // pause between two looks.
+        // The call is writing the plugin, or has already finished: a copy takes no longer than the pause between two
+        // looks.
         let begun = Stopwatch::start();
         while !half() && installer.try_wait().unwrap().is_none() && begun.elapsed() < LIMIT {}
         e2e::sleep_until_moment(Duration::from_micros(100 * round as u64));

@@ -1,4 +1,4 @@
-//! One IP family, or no address, for an interface.
+//! One IP family or no address for an interface.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ fn call(lab: &Lab, verb: &str, network: &str, pod: &Netns, keys: &Value) -> Answ
     lab.execute(&Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0"))
 }
 
-/// The families of the addresses that an interface has, without link-local ones.
+/// Families of an interface's addresses without link-local ones.
 fn families(pod: &Netns, interface: &str) -> BTreeSet<String> {
     let link = pod.json("ip", &["addr", "show", "dev", interface]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();

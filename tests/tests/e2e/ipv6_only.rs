@@ -1,4 +1,4 @@
-//! A network of IPv6 alone: nothing that a pod gets, and nothing on its way there, needs IPv4.
+//! A network with IPv6 only: pods and the way to them need no IPv4.
 
 use std::{fs, time::Duration};
 
@@ -77,7 +77,7 @@ fn while_the_dpu_is_down_a_pod_without_ipv4_goes_and_its_release_is_delivered_la
     outages::while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(&settings());
 }
 
-/// Runtimes such as Docker make namespaces with IPv6 switched off.
+/// Runtimes such as Docker create namespaces with IPv6 disabled.
 #[test]
 fn a_namespace_in_which_ipv6_is_off_gets_its_address_all_the_same() {
     let lab = Lab::start(&settings());
@@ -107,7 +107,7 @@ fn a_router_serves_pods_without_ipv4_by_their_gateway_and_their_routes() {
     }
 }
 
-/// The neighbour would otherwise send to the MAC address that it knows until it gives that up.
+/// Otherwise the neighbour keeps sending to the old MAC address until its entry expires.
 #[test]
 fn neighbours_are_told_the_new_mac_address_of_an_address() {
     let lab = Lab::start(&settings());

@@ -5,8 +5,8 @@ use e2e::scenarios::kills::{
     every_point_of_the_flow_kills, points_of_no_flow,
 };
 
-/// What only another card's eswitch has to be repaired of, or another fabric, or limited pods, which these are not: not
-/// every kernel can do it.
+/// Points for repairs of another eswitch, another fabric, or limited pods. These labs lack them, because not every
+/// kernel supports them.
 const OF_OTHERS: [&str; 2] = ["repair-egress-limit", "repair-port-mac"];
 
 #[test]

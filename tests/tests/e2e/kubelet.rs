@@ -1,4 +1,4 @@
-//! What kubelet and the runtimes behind it do besides adding once and deleting once.
+//! Calls of the kubelet and its runtimes beyond one ADD and one DEL.
 
 use std::{path::Path, thread, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A call for a sandbox of the pod `cart`, as a runtime of Kubernetes makes it.
+/// A call for a sandbox of the pod `cart`, as a Kubernetes runtime makes it.
 fn of_cart(lab: &Lab, verb: &str, container: &str, netns: Option<&Path>) -> Call {
     let labels = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_UID=1-2";
     Call::new(verb, &lab.configuration("blue"))
@@ -41,7 +41,7 @@ fn a_second_del_without_netns_leaves_the_next_pod_with_the_same_vf_alone() {
     lab.assert_clean_slate();
 }
 
-/// The sandbox is made anew, and its predecessor is deleted long after, its namespace gone.
+/// The sandbox is replaced, and the old one is deleted much later, when its namespace is gone.
 #[test]
 fn a_late_del_of_the_same_pods_old_sandbox_leaves_the_new_one_alone() {
     let lab = Lab::start(&Settings::default());
@@ -66,7 +66,7 @@ fn a_late_del_of_the_same_pods_old_sandbox_leaves_the_new_one_alone() {
     lab.assert_clean_slate();
 }
 
-/// A runtime that waited too long kills the plugin, and deletes while the agent goes on.
+/// A runtime kills the plugin after its timeout, and sends DEL while the agent continues.
 #[test]
 fn a_del_after_an_add_that_was_killed_at_any_moment_leaves_nothing() {
     let lab = Lab::start(&Settings { proxied: true, ..Settings::default() });
@@ -78,7 +78,7 @@ fn a_del_after_an_add_that_was_killed_at_any_moment_leaves_nothing() {
             let is_over = add.try_wait().unwrap().is_some();
             (is_over || lab.proxy().passed() >= before + records).then_some(())
         });
-        // It may have ended.
+        // The plugin may have ended.
         let _ = add.kill();
         add.wait().unwrap();
         lab.del("blue", &pod, "eth0").nothing();
@@ -116,7 +116,7 @@ fn adds_repeated_at_the_same_time_get_the_same_answer() {
     lab.assert_clean_slate();
 }
 
-/// An ADD of a container whose sandbox was made anew at the same path: the first one's is gone.
+/// An ADD of a container whose sandbox was created again at the same path: the first namespace is gone.
 #[test]
 fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_ended() {
     let lab = Lab::start(&Settings::default());
@@ -135,7 +135,7 @@ fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_
     lab.assert_clean_slate();
 }
 
-/// The runtime takes the addresses of `eth0` for the pod's, and would make one without any again and again.
+/// The runtime takes `eth0`'s addresses for the pod's, and would repeat an ADD without any forever.
 #[test]
 fn an_eth0_without_an_address_is_refused_to_a_pod_and_another_interface_is_not() {
     let lab = Lab::start(&Settings::default());

@@ -1,4 +1,4 @@
-//! By what rules of others know the pods of a network.
+//! How external rules recognise the pods of a network.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn a_group_that_somebody_changes_is_put_back() {
     labels::a_group_that_somebody_changes_is_put_back(&Settings::default());
 }
 
-/// The virtual card knows its representors by their aliases.
+/// The virtual card recognises its representors by their aliases.
 #[test]
 fn an_alias_that_the_card_needs_for_itself_is_refused_when_the_network_is_applied() {
     let lab = Lab::start(&Settings::default());
@@ -32,7 +32,7 @@ fn an_alias_that_the_card_needs_for_itself_is_refused_when_the_network_is_applie
     assert!(described.lines().any(is_told), "{described}");
 }
 
-/// As a service leaves it that is killed while it takes back what it has programmed.
+/// As a service leaves it that is killed while it unprograms a port.
 #[test]
 fn what_is_left_on_a_free_representor_is_taken_back() {
     let lab = Lab::start(&Settings::default());

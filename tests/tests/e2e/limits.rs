@@ -1,4 +1,4 @@
-//! Rates of pods with limits, measured on traffic by the kernel's counters of the pods' interfaces.
+//! Rates of limited pods, measured by the kernel's counters of the pods' interfaces.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -13,15 +13,15 @@ use e2e::{
     wait_for,
 };
 
-/// For a machine on which the senders hardly get a processor.
+/// Timeout for a machine on which the senders hardly get processor time.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Towards the pod, in bit/s. The two differ, so that neither is taken for the other.
+/// Towards the pod, in bit/s. Both limits differ, so that they cannot be confused.
 const INGRESS: u64 = 16_000_000;
 /// From the pod, in bit/s.
 const EGRESS: u64 = 6_000_000;
 
-/// What passes at once is what the rate gives in 100 ms, or 72 KiB if that is more. It may come within any window.
+/// Burst: what the rate allows in 100 ms, at least 72 KiB. It may fall into any window.
 const fn burst(rate: u64) -> u64 {
     let largest_piece = 72 * 1024 * 8;
     if rate / 10 > largest_piece { rate / 10 } else { largest_piece }
@@ -36,13 +36,13 @@ struct Direction<'a> {
     rate: u64,
 }
 
-/// What `ip` says that a pod's interface has sent (`tx`) or received (`rx`), in bits.
+/// Bits that a pod's interface has sent (`tx`) or received (`rx`), as in `ip`.
 fn bits(pod: &Netns, direction: &str) -> u64 {
     let link = &pod.json("ip", &["-s", "link", "show", "dev", "eth0"])[0];
     link["stats64"][direction]["bytes"].as_u64().unwrap() * 8
 }
 
-/// What passed in one direction, in bits. The counters of both ends are not read at the same moment.
+/// Traffic in one direction, in bits. The counters of both ends are not read at the same moment.
 #[derive(Debug)]
 struct Measured {
     sent: u64,
@@ -52,7 +52,7 @@ struct Measured {
 }
 
 impl Direction<'_> {
-    /// Sends datagrams, several times as much as the limit lets pass, until it is over.
+    /// Sends several times as many datagrams as the limit allows, until it is over.
     fn flood(&self, over: &AtomicBool) {
         // 1442 bytes in a frame.
         let datagram = [0; 1400];
@@ -61,14 +61,14 @@ impl Direction<'_> {
         let target: SocketAddr = format!("{}:9", self.address).parse().unwrap();
         while !over.load(Ordering::Relaxed) {
             for _ in 0..per_millisecond {
-                // A full queue takes none for the moment.
+                // A full queue accepts none at the moment.
                 let _ = socket.send_to(&datagram, target);
             }
             thread::park_timeout(Duration::from_millis(1));
         }
     }
 
-    /// Measures what comes through in three seconds or a little more, of which a burst is a small part.
+    /// Measures for three seconds or slightly more, of which a burst is a small part.
     fn measure_rate(&self) -> Measured {
         let begun = Stopwatch::start();
         let (sent, received) = (bits(self.from, "tx"), bits(self.to, "rx"));
@@ -81,8 +81,8 @@ impl Direction<'_> {
         Measured { sent, received, lasted_at_least, lasted_at_most }
     }
 
-    /// Measures until the sender had a processor for long enough: more than twice of what came through was offered, and
-    /// more than 85 % of the rate came through. No measurement may exceed the rate and a burst.
+    /// Repeats the measurement until the sender had enough processor time: it offered more than twice the received
+    /// traffic, and more than 85 % of the rate arrived. No measurement may exceed the rate plus a burst.
     fn assert_rate(&self) {
         wait_for("its rate", LIMIT, || {
             let measured = self.measure_rate();
@@ -97,7 +97,7 @@ impl Direction<'_> {
     }
 }
 
-/// A lab with a network whose pods have both limits, or that towards them alone.
+/// A lab with a network whose pods have both limits, or only the one towards them.
 fn lab(kind_of_fabric: FabricKind, keeps_egress: bool) -> Lab {
     let egress = if keeps_egress { format!(", egress_rate = {EGRESS}") } else { String::new() };
     let limited = format!(
@@ -110,13 +110,13 @@ fn lab(kind_of_fabric: FabricKind, keeps_egress: bool) -> Lab {
     Lab::start(&settings)
 }
 
-/// A pod with limits and one without send to each other as much as they can, both at once.
+/// A pod with limits and one without send to each other as fast as they can, at the same time.
 fn assert_rates(kind_of_fabric: FabricKind, keeps_egress: bool) {
     let lab = lab(kind_of_fabric, keeps_egress);
     let (limited, free) = (Netns::new("limited"), Netns::new("free"));
     let [of_limited, of_free] = [("limited", &limited), ("free", &free)]
         .map(|(network, pod)| addresses(&lab.add(network, pod, "eth0").result()).remove(0));
-    // The two networks share their link.
+    // Both networks share their link.
     limited.ip(&["route", "add", "10.8.0.0/24", "dev", "eth0"]);
     free.ip(&["route", "add", "10.9.0.0/24", "dev", "eth0"]);
     wait_for("a route", LIMIT, || limited.pings(&of_free).then_some(()));

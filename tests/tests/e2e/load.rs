@@ -9,9 +9,9 @@ use e2e::{
 };
 use nix::sys::signal::Signal;
 
-/// More pods than the agent moves at a time.
+/// More pods than the agent moves at the same time.
 const PODS: u32 = 6;
-/// Pods of a rolling update that leave.
+/// Pods that leave in a rolling update.
 const LEAVING: usize = 32;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ fn the_same_pod_added_and_deleted_by_many_callers_is_attached_at_most_once() {
     the_same_pod_is_attached_at_most_once(&Settings::default());
 }
 
-/// Of a card without an eswitch, whose carrier is the test's own to switch on.
+/// On a card without an eswitch, the test controls the carrier.
 #[test]
 fn no_pod_waits_for_the_carrier_of_another() {
     let lab = Lab::start(&Settings {
@@ -47,13 +47,13 @@ fn no_pod_waits_for_the_carrier_of_another() {
         }
         adds.into_iter().for_each(|add| drop(add.join().unwrap()));
     });
-    // Each is told just after its answer.
+    // Each is reported just after its answer.
     let all_told = || lab.agent.log().matches("\"carrier\":true").count() == pods.len();
     wait_for("each with a carrier", LIMIT, || all_told().then_some(()));
 }
 
-/// In the order of their coming the ADD's move would be the last. As it is, it begins beside the two DELs that are under
-/// way, and two at a time go on beside it.
+/// In order of arrival the ADD's move would be last. It begins beside the two DELs in progress, and two at a time
+/// continue beside it.
 #[test]
 fn an_add_overtakes_the_dels_that_wait() {
     let lab = Lab::start(&Settings::with_vfs(1 + u32::try_from(LEAVING).unwrap()));
@@ -63,9 +63,8 @@ fn an_add_overtakes_the_dels_that_wait() {
     lab.assert_clean_slate();
 }
 
-/// How many DELs wait for their turn when an ADD comes, and how many of all VFs are moved out after its VF has moved:
-/// what an ADD does besides takes as long as the machine is busy. `None`: too many were too quick to wait,
-/// or its VF did not move ahead.
+/// Number of DELs that wait when an ADD arrives, and of VFs moved out after the ADD's VF. Other work of the ADD depends
+/// on the machine's load. `None`: too many DELs did not have to wait, or the VF did not move speculatively.
 fn overtaken_by_an_add(lab: &Lab, coming: &Netns) -> Option<(usize, usize)> {
     let call = |verb, pod: &Netns| {
         Call::new(verb, &lab.configuration("blue")).of(pod.name(), Some(&pod.path()), "eth0")

@@ -1,5 +1,4 @@
-//! Real programs, the real kernel, real mutual TLS, in private namespaces. `hack/test netns` runs
-//! them.
+//! Real programs, kernel and mutual TLS, in private namespaces. Run by `hack/test netns`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The manifests of `configs/kubernetes` fit together, and fit the programs.
+//! The manifests of `configs/kubernetes` are consistent and match the programs.
 
 use std::{
     collections::BTreeSet,
@@ -66,7 +66,7 @@ fn a_kustomization_names_the_files_of_its_folder_and_no_others() {
         for generator in list(&kustomization, "configMapGenerator") {
             named.extend(texts(generator, "files"));
         }
-        // Applied by hand, when all of it is to go.
+        // Applied by hand to remove everything.
         named.extend(["kustomization.yaml", "uninstall.yaml"].map(str::to_owned));
         let there: BTreeSet<_> = fs::read_dir(&folder)
             .unwrap()
@@ -94,7 +94,7 @@ fn the_namespace_of_all_is_one_that_admits_what_agent_and_service_may() {
     }
 }
 
-/// A copy for another DPU is made by exchanging the name.
+/// A copy for another DPU only replaces the name.
 #[test]
 fn dpu_is_named_alike_wherever_it_is() {
     let kustomization = the_one(&base("dpu").join("kustomization.yaml"));
@@ -115,7 +115,7 @@ fn daemon_set_selects_its_own_pods() {
     }
 }
 
-/// One DaemonSet, one configuration, and no file that more than one host may have.
+/// One DaemonSet and one configuration for all hosts, and no file of a single host.
 #[test]
 fn manifests_of_hosts_name_no_node() {
     for entry in fs::read_dir(base("host")).unwrap() {
@@ -131,7 +131,7 @@ fn manifests_of_hosts_name_no_node() {
     assert!(volumes.iter().all(|volume| volume["secret"].is_null()), "{volumes:?}");
 }
 
-/// The kubelet then shows a failed program's last lines with its pod.
+/// The kubelet then shows the last log lines of a failed program with its pod.
 #[test]
 fn containers_fall_back_to_their_logs() {
     for name in ["host", "dpu"] {
@@ -172,7 +172,7 @@ fn what_a_container_mounts_is_a_volume_of_its_pod_and_each_volume_is_mounted() {
     }
 }
 
-/// The words of a command line of a program, as it takes them: `--help` behind them asks for nothing else.
+/// Checks the arguments of a program by adding `--help`, which makes it run nothing else.
 fn is_known(program_name: &str, arguments: &[String]) {
     let output = run(Command::new(program(program_name)).args(arguments).arg("--help"));
     assert!(output.status.success(), "{program_name} {arguments:?}: {output:?}");
@@ -212,7 +212,7 @@ fn what_is_uninstalled_is_what_was_installed() {
     assert_eq!(places(patched).len(), 2);
 }
 
-/// The folder or file that a container sees there, on the host or in an object.
+/// Whether the container has this folder or file from the host or an object.
 fn is_mounted(container: &Value, path: &str) -> bool {
     let mounts = list(container, "volumeMounts").into_iter();
     mounts
@@ -260,7 +260,7 @@ fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_serve
     }
 }
 
-/// Two agents are there for a while: the second would else fail for the first.
+/// For a while two agents run: without standby the second would fail.
 #[test]
 fn the_next_agent_stands_by_for_the_one_that_runs() {
     let update = daemon_set("host")["spec"]["updateStrategy"]["rollingUpdate"].clone();
@@ -307,12 +307,12 @@ fn the_cni_configuration_is_the_shipped_one_that_waits_longer_for_the_agent() {
     let mut ours = read(base("host/10-dpu-offload.conflist"));
     let plugin = ours["plugins"][0].as_object_mut().unwrap();
     let seconds = plugin.remove("agentReturnSeconds").unwrap().as_u64().unwrap();
-    // A DaemonSet's pod is replaced within that, and an ADD has 15 s left of its 90.
+    // A DaemonSet's pod is replaced within that time, and an ADD has 15 s of its 90 s left.
     assert!((60..=75).contains(&seconds));
     assert_eq!(ours, shipped);
 }
 
-/// A runtime passes what a configuration declares, and drops the rest.
+/// A runtime passes the capabilities that a configuration declares, and drops the rest.
 #[test]
 fn shipped_configurations_have_host_ports_refused() {
     let lab = Lab::start(&Settings::default());

@@ -1,4 +1,4 @@
-//! Metrics: each is documented, and each moves when what it tells of does.
+//! Metrics: each is documented, and each changes with its subject.
 
 use std::{
     cell::RefCell,
@@ -21,13 +21,13 @@ use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Says which program runs, and nothing else.
+/// Describes the running program only.
 const BUILD: &str = "dpu_offload_build";
 
-/// Says what a card and a kernel can do that stay the same.
+/// Describes abilities of card and kernel, which do not change.
 const CAPABILITIES: &str = "dpu_offload_service_capability";
 
-/// Moves on a full disk, which the test of events makes.
+/// Changes with a full disk, which the tests of events cause.
 const DROPPED: &str = "dpu_offload_service_events_dropped";
 
 const NETWORK: &str = "name: late\nsubnets:\n  - cidr: 10.9.0.0/28\n";
@@ -49,7 +49,7 @@ enum Program {
 }
 use Program::{Agent, Service};
 
-/// A lab, and all that was scraped from it.
+/// A lab with everything that was scraped from it.
 struct Watched {
     lab: Lab,
     seen: RefCell<Vec<(Program, Exposition)>>,
@@ -71,14 +71,14 @@ impl Watched {
         openmetrics::value(&self.page(program)?, &family, suffix, labels)
     }
 
-    /// Waits until the metric has that value.
+    /// Waits until the metric has this value.
     fn expect(&self, program: Program, metric: &str, labels: &[(&str, &str)], value: f64) {
         wait_for(&format!("{metric} {labels:?} of {value}"), LIMIT, || {
             (self.value(program, metric, labels) == Some(value)).then_some(())
         });
     }
 
-    /// Waits until the condition is false for that object.
+    /// Waits until the condition is false for this object.
     fn is_false(&self, kind: &str, object: &str) {
         let labels = [("type", kind), ("object", object), ("status", "false")];
         self.expect(Service, "service_condition", &labels, 1.0);
@@ -98,7 +98,7 @@ impl Watched {
         self.expect(program, metric, &[(label, what), ("outcome", outcome)], number);
     }
 
-    /// The families seen, as documents name them, with all samples that they have had.
+    /// Families by documented name, with all samples seen so far.
     fn families(&self) -> BTreeMap<String, Family> {
         let mut families = BTreeMap::<_, Family>::new();
         let seen = self.seen.borrow();
@@ -109,7 +109,7 @@ impl Watched {
         families
     }
 
-    /// Those that were always the same.
+    /// Families that never changed.
     fn unmoved(&self) -> BTreeSet<(Program, String)> {
         let mut all: BTreeMap<_, Vec<Family>> = BTreeMap::new();
         for (program, page) in &*self.seen.borrow() {
@@ -131,10 +131,10 @@ fn documented_name(name: &str, family: &Family) -> String {
     format!("{name}{suffix}")
 }
 
-/// Labels whose values the tables in docs/METRICS.md list.
+/// Labels whose values are listed in docs/METRICS.md.
 const LISTED: [&str; 5] = ["cause", "certificate", "phase", "state", "verb"];
 
-/// What the tables in docs/METRICS.md say of a metric.
+/// A metric's row in docs/METRICS.md.
 #[derive(Debug)]
 struct Row {
     labels: BTreeSet<String>,
@@ -155,7 +155,8 @@ fn documented() -> BTreeMap<String, Row> {
     .collect()
 }
 
-/// Fails if a value of a listed label is in no list. How long calls took is of the metric in the row before.
+/// Fails if a value of a listed label is missing in its list. Durations of calls belong to the metric in the row
+/// before.
 fn assert_values_are_listed(families: &BTreeMap<String, Family>) {
     let rows = documented();
     for (name, family) in
@@ -169,7 +170,7 @@ fn assert_values_are_listed(families: &BTreeMap<String, Family>) {
     }
 }
 
-/// The metrics that any document names.
+/// Metrics that any document names.
 fn named() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let texts = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -222,7 +223,7 @@ fn pods_come_and_go(it: &Watched, pod: &Netns) {
     assert!(took("_sum") > 0.0 && took("_sum") < LIMIT.as_secs_f64());
 }
 
-/// Waits until each phase of what was done has taken its time.
+/// Waits until each phase has a duration.
 fn expect_each_phase(it: &Watched, program: Program, scope: &str) {
     let name = format!("dpu_offload_{scope}_phase_duration_seconds");
     wait_for(&format!("all phases of {scope}"), LIMIT, || {
@@ -342,14 +343,14 @@ fn every_metric_is_documented_and_moves() {
     assert_eq!(named(), documented().into_keys().collect(), "alerts are of metrics that exist");
 }
 
-/// Whoever waits in front of the metrics takes nothing from pods.
+/// Clients that wait for the metrics do not slow pods.
 #[test]
 fn a_crowd_in_front_of_the_metrics_keeps_nobody_out() {
     let lab = Lab::start(&settings());
     let connect = |netns: &Netns| {
         let one = || {
             let mut stream = TcpStream::connect(METRICS).unwrap();
-            // Who came first may have been let go.
+            // The earliest connections may be closed already.
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ");
             stream
         };
@@ -367,7 +368,7 @@ fn a_crowd_in_front_of_the_metrics_keeps_nobody_out() {
     lab.assert_clean_slate();
 }
 
-/// Metrics that can't be served keep no pod waiting, and are served once they can be.
+/// Metrics that cannot be served do not delay pods, and are served once they can be.
 #[test]
 fn an_address_that_is_taken_is_told_with_a_way_out_and_served_once_it_is_free() {
     let mut lab = Lab::start(&Settings::default());

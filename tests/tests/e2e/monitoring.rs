@@ -1,5 +1,5 @@
-//! The alerts of configs/prometheus and the dashboard of configs/grafana: good by Prometheus' own programs, and of what
-//! ours tell.
+//! The alerts of configs/prometheus and the dashboard of configs/grafana: valid for Prometheus' own programs, and based
+//! on existing metrics.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where the metrics of a lab's DPU are read from its host: at its end of the management link.
+/// Address of the DPU's metrics on the host: the DPU's end of the management link.
 const METRICS_OF_DPU: &str = "192.168.100.2:9464";
 
 const PROMETHEUS: &str = "127.0.0.1:9090";
@@ -45,7 +45,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
-/// One of Prometheus' programs.
+/// A program of Prometheus.
 fn debians(name: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/prometheus");
     let output = run(&mut Command::new(script));
@@ -57,7 +57,7 @@ fn alerts(rules: &Value) -> impl Iterator<Item = &Value> {
     list(rules, "groups").flat_map(|group| list(group, "rules"))
 }
 
-/// What the panels ask: the name of each, its question, and how its answers are called.
+/// The panels' names, queries and legends.
 fn questions(dashboard: &Value) -> impl Iterator<Item = (&str, String, &str)> {
     list(dashboard, "panels").flat_map(|panel| {
         list(panel, "targets").map(|target| {
@@ -101,7 +101,7 @@ fn each_panel_has_its_place_and_asks_the_source_that_is_chosen() {
     }
 }
 
-/// A Prometheus that scrapes a lab's programs and watches our rules.
+/// A Prometheus that scrapes a lab's programs with the shipped rules.
 struct Prometheus<'a> {
     lab: &'a Lab,
     child: Child,
@@ -133,7 +133,7 @@ impl<'a> Prometheus<'a> {
         Self { lab, child }
     }
 
-    /// What its API tells. `None`: it does not answer yet.
+    /// An answer of its API. `None`: it does not answer yet.
     fn get(&self, what: &str) -> Option<Value> {
         let request = format!("GET /api/v1/{what} HTTP/1.0\r\nHost: a\r\n\r\n");
         let answer = openmetrics::ask_at(&self.lab.card.host, PROMETHEUS, &request).ok()?;
@@ -143,13 +143,13 @@ impl<'a> Prometheus<'a> {
         Some(told["data"].take())
     }
 
-    /// The labels of all that answers a question. Empty: nothing does.
+    /// Labels of all series in the answer to a query.
     fn answers(&self, question: &str) -> Vec<Value> {
         let told = self.get(&format!("query?query={}", encoded(question))).unwrap_or_default();
         list(&told, "result").map(|series| series["metric"].clone()).collect()
     }
 
-    /// Waits for such.
+    /// Waits for an answer with series.
     fn some_answers(&self, question: &str) -> Vec<Value> {
         wait_for(&format!("an answer to {question}"), LIMIT, || {
             Some(self.answers(question)).filter(|answers| !answers.is_empty())
@@ -170,7 +170,7 @@ impl<'a> Prometheus<'a> {
     }
 }
 
-/// As a URL has it.
+/// URL encoding.
 fn encoded(question: &str) -> String {
     question.bytes().fold(String::new(), |mut all, byte| {
         match byte.is_ascii_alphanumeric() {
@@ -181,7 +181,7 @@ fn encoded(question: &str) -> String {
     })
 }
 
-/// The metrics of ours in an expression, each with what it asks of labels.
+/// The product's metrics in an expression, with their label conditions.
 fn selectors(expression: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
     let selector = |(at, _): (usize, &str)| {
@@ -193,11 +193,11 @@ fn selectors(expression: &str) -> BTreeSet<String> {
     expression.match_indices("dpu_offload_").map(selector).collect()
 }
 
-/// The labels that a text shows, such as `{{ $labels.host }}` or `{{host}}`.
+/// Labels that a text shows, such as `{{ $labels.host }}` or `{{host}}`.
 fn shown(text: &str) -> BTreeSet<&str> {
     let inner = text.split("{{").skip(1).filter_map(|rest| rest.split("}}").next());
     let labels = inner.map(|inner| inner.trim().trim_start_matches("$labels."));
-    // What is not a label begins with a dollar still, such as the value.
+    // Anything that is not a label still begins with a dollar, such as the value.
     labels.filter(|label| !label.starts_with('$')).collect()
 }
 
@@ -205,7 +205,7 @@ fn has_all(series: &Value, labels: &BTreeSet<&str>) -> bool {
     labels.iter().all(|label| !series[label].is_null())
 }
 
-/// All that the rules and the panels ask is there, with all labels that are shown.
+/// All metrics in rules and panels exist, with all labels that they show.
 fn assert_all_is_there(prometheus: &Prometheus<'_>) {
     let (rules, dashboard) = (yaml(RULES), dashboard());
     for rule in alerts(&rules) {
@@ -224,7 +224,7 @@ fn assert_all_is_there(prometheus: &Prometheus<'_>) {
     }
 }
 
-/// The series that alerts are tested with have no label that those of the programs lack.
+/// The series in the alerts' tests have only labels that the programs' series have.
 fn assert_tests_are_of_such_series(prometheus: &Prometheus<'_>) {
     let tests = yaml(TESTS);
     let series = list(&tests, "tests").flat_map(|test| list(test, "input_series"));

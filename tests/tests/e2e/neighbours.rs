@@ -1,4 +1,4 @@
-//! The kernel's table of neighbours, which all networks of a DPU share: pods that fill it, and those that need it.
+//! The kernel's neighbour table, which all networks of a DPU share: pods that fill it, and pods that need it.
 
 use std::{
     fs,
@@ -23,10 +23,10 @@ use crate::gateway::{lab, lab_of, nft, pod, settings};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// More than the kernel keeps by default (`net.ipv4.neigh.default.gc_thresh3`).
+/// More entries than the kernel keeps by default (`net.ipv4.neigh.default.gc_thresh3`).
 const UNUSED: u16 = 3000;
 
-/// Has the pod send to unused addresses of its own subnets by its gateway, again and again, while `work` goes on.
+/// The pod repeatedly sends to unused addresses of its subnets through its gateway during `work`.
 fn while_scanning(pod: &Netns, work: impl FnOnce()) {
     pod.ip(&["route", "add", "10.1.128.0/17", "via", "10.1.0.1"]);
     pod.ip(&["route", "add", "fd00:10:1::8000:0/97", "via", "fd00:10:1::1"]);
@@ -39,7 +39,7 @@ fn while_scanning(pod: &Netns, work: impl FnOnce()) {
             let v4 = Ipv4Addr::new(10, 1, 128 + high, low);
             let v6 = Ipv6Addr::new(0xfd00, 0x10, 1, 0, 0, 0, 0x8000, number);
             for (socket, address) in sockets.iter().zip([IpAddr::from(v4), v6.into()]) {
-                // A failure is expected: the gateway reports that the address is unreachable.
+                // Failures are expected: the gateway reports unreachable addresses.
                 let _ = socket.send_to(&[0; 8], (address, 9));
             }
         }
@@ -52,7 +52,7 @@ fn while_scanning(pod: &Netns, work: impl FnOnce()) {
     });
 }
 
-/// The entries of a link of the DPU's, of both families.
+/// Entries of a DPU's link, of both families.
 fn neighbours(lab: &Lab, link: &str) -> Vec<Value> {
     let of_family = |family| lab.card.dpu.json("ip", &[family, "neigh", "show", "dev", link]);
     ["-4", "-6"].into_iter().flat_map(of_family).collect()
@@ -62,14 +62,14 @@ fn is_permanent(entry: &Value) -> bool {
     entry["state"].as_array().is_some_and(|states| states.contains(&"PERMANENT".into()))
 }
 
-/// The addresses with permanent entries.
+/// Addresses with permanent entries.
 fn permanent(lab: &Lab, link: &str) -> Vec<String> {
     let all = neighbours(lab, link);
     let known = all.iter().filter(|entry| is_permanent(entry));
     known.map(|entry| entry["dst"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Has all that the DPU and the pod know of neighbours forgotten, but for what is permanent.
+/// Deletes all entries of the DPU and the pod except permanent ones.
 fn forget_neighbours(lab: &Lab, pod: &Netns) {
     lab.card.dpu.ip(&["neigh", "flush", "dev", "out"]);
     lab.card.dpu.ip(&["neigh", "flush", "dev", "gw-nated"]);
@@ -104,16 +104,16 @@ anti_spoofing = "mac"
 subnets = [{ cidr = "10.4.0.0/16", gateway = "10.4.0.1" }, { cidr = "fd00:10:4::/64", gateway = "fd00:10:4::1" }]
 "#;
 
-/// How many of its subnet's addresses a pod uses.
+/// Number of addresses of its subnet that a pod uses.
 const USED: u16 = 2000;
 
-/// In the pod's namespace.
+/// Runs in the pod's namespace.
 fn link_of_pod() -> LinkAddr {
     let mut links = getifaddrs().unwrap().filter(|found| found.interface_name == "eth0");
     links.find_map(|found| Some(*found.address?.as_link_addr()?)).unwrap()
 }
 
-/// Asks for the gateway by ARP from many addresses.
+/// Sends ARP requests for the gateway from many addresses.
 fn asks_from_many_v4() {
     let link = link_of_pod();
     let mac = link.addr().unwrap();
@@ -130,7 +130,7 @@ fn asks_from_many_v4() {
     }
 }
 
-/// Asks for the gateway by neighbour discovery from many addresses.
+/// Sends neighbour solicitations for the gateway from many addresses.
 fn asks_from_many_v6() {
     let gateway: Ipv6Addr = "fd00:10:4::1".parse().unwrap();
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
@@ -185,7 +185,7 @@ fn pods_are_permanent_neighbours_of_their_gateway() {
         listed().contains(&of_one[0]).then_some(())
     });
 
-    // A deleted entry is there again after the next start, and entries of other programs stay.
+    // A deleted entry returns after the next start, and entries of other programs stay.
     lab.card.dpu.ip(&["neigh", "del", &of_one[0], "dev", "gw-blue"]);
     let others =
         ["10.1.200.1", "lladdr", "02:00:00:00:02:01", "nud", "permanent", "dev", "gw-blue"];
@@ -204,7 +204,7 @@ fn pods_are_permanent_neighbours_of_their_gateway() {
     });
 }
 
-/// A server that the DPU knows nothing of, in the network of `green`.
+/// A server in the network of `green` that the DPU does not know.
 fn server(lab: &Lab) -> Netns {
     let server = Netns::new("server");
     let peer = ["peer", "name", "eth0", "netns", server.name()];
@@ -231,6 +231,6 @@ fn unknown_servers_are_reached_by_the_gateway() {
         lab.card.dpu.ip(&["neigh", "flush", "dev", "gw-green"]);
         assert!(reaches(&other), "another pod's limit is its own");
     });
-    // Of what it may ask for, 6,000 addresses have left nothing.
+    // The budget remains although 6,000 addresses were resolved.
     wait_for("a way from the other pod", LIMIT, || reaches(&scanning).then_some(()));
 }

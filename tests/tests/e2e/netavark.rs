@@ -1,11 +1,11 @@
-//! The plugin as netavark calls it, for podman since that has no CNI any more.
+//! The plugin as netavark calls it: podman 5 has no CNI.
 
 use std::process::Output;
 
 use e2e::{Lab, Netns, Settings, program, run_with};
 use serde_json::{Value, json};
 
-/// The network of podman's that means `green` of the DPU's.
+/// podman's network that refers to the DPU's `green`.
 fn network(lab: &Lab) -> Value {
     json!({
         "name": "pods",
@@ -20,7 +20,7 @@ fn network(lab: &Lab) -> Value {
     })
 }
 
-/// What is said of a container whose id is the name of its namespace.
+/// The document of a container whose ID is the name of its namespace.
 fn container(lab: &Lab, pod: &Netns) -> Value {
     json!({
         "container_id": pod.name(),
@@ -48,7 +48,7 @@ fn stdout(output: &Output) -> Value {
     }
 }
 
-/// What the plugin answers to a verb that succeeds.
+/// The answer to a verb that succeeds.
 #[track_caller]
 fn answer(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> Value {
     let output = execute(lab, &[verb, pod.path().to_str().unwrap()], document);
@@ -56,7 +56,7 @@ fn answer(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> Value {
     stdout(&output)
 }
 
-/// The sentence with which it fails.
+/// The error sentence of a failed verb.
 #[track_caller]
 fn complaint(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> String {
     let output = execute(lab, &[verb, pod.path().to_str().unwrap()], document);
@@ -64,7 +64,7 @@ fn complaint(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> String {
     stdout(&output)["error"].as_str().unwrap().to_owned()
 }
 
-/// The MAC address and the addresses of `eth0` in a namespace, as `ip` shows them.
+/// MAC address and addresses of `eth0` in a namespace, as in `ip`.
 pub(crate) fn inside(pod: &Netns) -> Value {
     let link = pod.json("ip", &["address", "show", "dev", "eth0"]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();
@@ -142,7 +142,7 @@ fn a_container_that_podman_removes_while_the_agent_is_away_is_given_back_once_it
     lab.agent.stop();
     let told = complaint(&lab, "teardown", &pod, &document);
     assert!(told.contains("the agent on") && told.contains("AGENT_UNREACHABLE"), "{told}");
-    // podman goes on, and takes the namespace away.
+    // podman continues and deletes the namespace.
     drop(pod);
     lab.start_agent();
     lab.wait_until_good();

@@ -1,4 +1,4 @@
-//! What operators do with `dpuctl`.
+//! Operators' work with `dpuctl`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -139,7 +139,7 @@ fn conflicting_change_is_refused_and_shown() {
     assert_eq!(mtu(), 1300);
 }
 
-/// Each finds the network as the one before has left it.
+/// Each update starts from the network as the previous one left it.
 #[test]
 fn subnets_that_many_operators_add_at_once_are_all_there() {
     let lab = Lab::start(&Settings::default());
@@ -254,7 +254,7 @@ fn deleted_network_waits_for_what_is_released() {
     lab.assert_clean_slate();
 }
 
-/// Phases of the service in the order in which they are told.
+/// Phases of the service in display order.
 const PHASES: [(&str, &str); 9] = [
     ("attach", "locks"),
     ("attach", "reserve"),
@@ -267,8 +267,7 @@ const PHASES: [(&str, &str); 9] = [
     ("detach", "total"),
 ];
 
-/// By operation, phase and what it is: the count, the sum in nanoseconds, and by the bounds of buckets in nanoseconds
-/// how many took as long at most.
+/// By operation, phase and kind: count, sum in nanoseconds, and cumulative counts by bucket bound in nanoseconds.
 type Phases = BTreeMap<[String; 3], u64>;
 
 fn phases_told_by_top(lab: &Lab) -> Phases {
@@ -351,7 +350,7 @@ fn top_tells_where_the_time_of_attaching_goes_as_the_metrics_do() {
     lab.assert_clean_slate();
 }
 
-/// What the journal and the card know is shown, and a VF that is given back meanwhile is free once it could be.
+/// Data from journal and card is shown, and a VF that is released meanwhile becomes free later.
 #[test]
 fn while_open_vswitch_is_away_operators_see_the_rest_and_no_vf_is_lost() {
     let kind_of_fabric = FabricKind::OpenVswitch;

@@ -1,4 +1,4 @@
-//! Programs that are down, killed and started again; hosts and cards that are reset.
+//! Programs that are down, killed and restarted; hosts and cards that are reset.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
+/// Limit for failing fast: far below the timeouts of runtimes.
 const FAST: Duration = Duration::from_secs(5);
 const NEXT_BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000002\n";
 const HALF_A_PAGE: u64 = 2048;
@@ -96,7 +96,7 @@ fn a_service_stopped_ends_well_and_pings_go_on() {
     pair.detach(&lab);
 }
 
-/// Leaves the fabric as a DPU has it that has rebooted.
+/// Leaves the fabric as after a reboot of the DPU.
 fn take_ports_out(lab: &Lab) {
     for link in lab.card.representors() {
         let name = link["ifname"].as_str().unwrap();
@@ -107,7 +107,7 @@ fn take_ports_out(lab: &Lab) {
     }
 }
 
-/// The DPU reboots: nothing is programmed, and its certificate or its clock is no good.
+/// The DPU reboots: nothing is programmed, and its certificate or its clock is wrong.
 #[test]
 fn pods_are_programmed_before_certificates_are_valid() {
     let mut lab = Lab::start(&Settings::default());
@@ -145,8 +145,8 @@ fn after_a_host_reboot_the_earlier_boots_attachments_are_released() {
     pair.detach(&lab);
 }
 
-/// The agent's records are not synced: when the host loses power, what of them was on its disk may be
-/// anything. Its card made the VFs anew.
+/// The agent's records are not synced: after a power loss their file may have any content. The card has created its VFs
+/// again.
 #[test]
 fn after_a_power_cut_that_tore_the_agents_records_the_earlier_boots_attachments_are_released() {
     let mut lab = Lab::start(&Settings::default());
@@ -180,7 +180,7 @@ fn a_running_pod_keeps_its_network_while_the_agent_reloads_on_sighup() {
     lab.assert_invariants();
 }
 
-/// A tenant that may change its own network: its link is down, and the default route is its own.
+/// A tenant that may change its own network: its link is down, and it has another default route.
 #[test]
 fn a_pod_that_is_in_its_own_way_keeps_its_vf_and_costs_the_agent_little() {
     let lab = Lab::start(&Settings::default());
@@ -231,10 +231,10 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
     pair.detach(&lab);
 }
 
-/// Whatever the agent has open of a namespace keeps it alive, and the VFs in it away.
+/// Whatever the agent has open in a namespace keeps it alive, with the VFs in it.
 #[test]
 fn an_add_that_waits_for_the_dpu_keeps_no_namespace_alive() {
-    // It is to wait for as long as the test takes.
+    // It must wait as long as the test takes.
     let service = "[limits]\nheartbeat_ms = 60000".into();
     let lab = Lab::start(&Settings { service, ..Settings::default() });
     let pod = Netns::new("pod");
@@ -279,8 +279,7 @@ fn pods_outlive_the_agents_records_and_a_del_brings_their_vf_home() {
     let _ = Pair::attach(&lab);
 }
 
-/// All VFs are back on the host. What their MAC addresses were is lost with the records: these cards have no permanent
-/// ones.
+/// All VFs are back on the host. Their MAC addresses are lost with the records: these cards have no permanent ones.
 fn assert_homes(lab: &Lab) {
     let ends = |ends: &BTreeMap<String, HostEnd>| -> Vec<_> {
         ends.values().map(|end| (end.name.clone(), end.mtu, end.up)).collect()
@@ -288,7 +287,7 @@ fn assert_homes(lab: &Lab) {
     assert_eq!(ends(&Card::ends_in(&lab.card.host)), ends(lab.card.clean()));
 }
 
-/// One pod ends while no agent runs, the other one after the next agent has come up.
+/// One pod ends while no agent runs, the other one after the next agent has started.
 #[test]
 fn del_needs_neither_records_nor_namespace() {
     let mut lab = Lab::start(&Settings::with_vfs(2));

@@ -1,4 +1,4 @@
-//! The packages of `hack/package`, looked at and installed with Debian's own programs in trees of their own.
+//! The packages of `hack/package`, checked and installed with Debian's own programs in separate trees.
 
 mod configurations;
 mod copy;
@@ -127,7 +127,7 @@ fn the_same_commit_and_programs_make_the_same_bytes() {
     let made = Made::of_stand_ins();
     let folder = tempfile::tempdir().unwrap();
     let mut command = package(folder.path(), &stand_in_folders());
-    // As by somebody else, elsewhere.
+    // As by another user in another folder.
     let output =
         run(command.envs([("TZ", "Asia/Tokyo"), ("LC_ALL", "C.UTF-8"), ("USER", "nobody")]));
     assert!(output.status.success(), "{}", text(&output));

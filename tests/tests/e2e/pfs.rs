@@ -1,11 +1,11 @@
-//! Cards of two PFs, and cards whose PFs the DPU knows by another controller than its own.
+//! Cards of two PFs, and cards whose PFs have another controller number on the DPU.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use e2e::{Card, CardSettings, Lab, Netns, Settings, scenarios::life, wait_for};
 use serde_json::Value;
 
-/// Both PFs serve the pools `spread` and `pack`, the first one alone `default`.
+/// Both PFs serve the pools `spread` and `pack`; only the first serves `default`.
 const POOLS: &str = r#"
 [[pool]]
 name = "spread"
@@ -36,13 +36,13 @@ fn two_pfs() -> Settings {
     settings
 }
 
-/// On a BlueField the host's PFs are those of controller 1.
+/// On a BlueField the host's PFs have controller 1.
 fn bluefield() -> Settings {
     let card = CardSettings { controller: 1, ..CardSettings::default() };
     Settings { card, ..Settings::default() }
 }
 
-/// The PF whose VF a pod has been given: by the alias of the link in the pod.
+/// The PF of a pod's VF, from the alias of its link.
 fn pf_of(lab: &Lab, network: &str, pod: &Netns) -> usize {
     let result = lab.add(network, pod, "eth0").result();
     let pci = result["interfaces"][0]["pciID"].as_str().unwrap();
@@ -52,7 +52,7 @@ fn pf_of(lab: &Lab, network: &str, pod: &Netns) -> usize {
     (0..2).find(|pf| alias.contains(&format!(" pf{pf}vf"))).unwrap()
 }
 
-/// How many VFs of each PF somebody has: those that are not on the host, and those that are not free.
+/// Numbers of used VFs of each PF: outside the host's namespace, and not free on the DPU.
 fn held(lab: &Lab) -> [usize; 2] {
     let on_host: Vec<_> = Card::ends_in(&lab.card.host).into_values().map(|end| end.name).collect();
     let count = |pf: usize| {
@@ -136,7 +136,7 @@ fn a_pool_of_one_pf_leaves_the_other_alone_though_it_is_exhausted() {
     lab.assert_invariants();
 }
 
-/// Both PFs have a pod, so that VFs of the same number are to be told apart.
+/// Both PFs have a pod, so VFs with the same number must not be confused.
 #[test]
 fn pods_of_both_pfs_have_their_vf_again_after_a_reset() {
     let mut lab = Lab::start(&two_pfs());

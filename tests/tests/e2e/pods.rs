@@ -1,4 +1,4 @@
-//! The main job: pods get their network from the DPU and give it back.
+//! The main task: pods get their network from the DPU and release it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
     pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&Settings::default());
 }
 
-/// No call waits for handshakes of TCP and TLS.
+/// No call waits for TCP and TLS handshakes.
 #[test]
 fn calls_use_the_connection_that_is_open() {
     let lab = Lab::start(&Settings::default());
@@ -79,7 +79,7 @@ fn an_added_interface_is_what_the_network_says() {
     lab.assert_invariants();
 }
 
-/// Both bring the network's routes, of which the kernel takes no second one at the same cost.
+/// Both interfaces bring the network's routes, of which the kernel accepts no second one with the same metric.
 #[test]
 fn two_interfaces_of_one_network_are_in_one_pod() {
     let lab = Lab::start(&Settings::default());
@@ -140,7 +140,7 @@ fn check_passes_on_what_was_added_and_names_what_was_changed() {
     configuration["prevResult"] = result;
     let check = Call::new("CHECK", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
     lab.execute(&check).nothing();
-    // The agent may look after the pod at any time, and put right what it finds.
+    // The agent may look at the pod at any time and repair the damage.
     let fails_after = |change: &[&str]| {
         wait_for("a CHECK that fails", LIMIT, || {
             pod.ip(change);
@@ -188,7 +188,7 @@ fn vfs_that_the_host_uses_itself_are_left_to_it() {
     host.ip(&["link", "add", "br0", "type", "bridge"]);
     host.ip(&["link", "set", "p0v1", "up", "master", "br0"]);
     for interface in ["eth0", "eth1"] {
-        // The first attach may come before the DPU has heard of it.
+        // The first attach may come before the DPU knows about it.
         assert!(!lab.add("blue", &Netns::new("pod"), interface).status.success());
     }
     assert_eq!(host.json("ip", &["addr", "show", "p0v0"])[0]["addr_info"][0]["local"], "192.0.2.1");

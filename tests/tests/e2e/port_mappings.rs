@@ -1,4 +1,4 @@
-//! Ports of the DPU that lead to pods: from outside, from other pods and from the pod itself.
+//! Port mappings: DPU ports that lead to pods, from outside, from other pods and from the pod itself.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::gateway::{DPU_OUTSIDE, OUTSIDE, lab, lab_of, nft, pod, settings};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Long enough for a neighbour that has to be asked for a second time.
+/// Long enough for a repeated neighbour solicitation.
 const SHORTLY: Duration = Duration::from_secs(4);
 
 fn mapping(host_port: u16, protocol: &str) -> Value {
@@ -28,7 +28,7 @@ fn call(lab: &Lab, verb: &str, network: &str, pod: &Netns, mappings: &Value) -> 
     lab.execute(&Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0"))
 }
 
-/// A new pod with these ports of the DPU.
+/// A new pod with these DPU ports.
 fn mapped_pod(lab: &Lab, network: &str, mappings: &Value) -> Netns {
     let pod = Netns::new("mapped");
     let _ = call(lab, "ADD", network, &pod, mappings).result();
@@ -39,7 +39,7 @@ pub(crate) fn at(address: &str, port: u16) -> SocketAddr {
     (address.parse::<IpAddr>().unwrap(), port).into()
 }
 
-/// As whom the server's port 80 sees the client that connects to `target`. `None`: it does not get there.
+/// Source address that the server's port 80 sees for a client that connects to `target`. `None`: no connection.
 pub(crate) fn seen_by_tcp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
     let listener = server.run(|| TcpListener::bind("[::]:80").unwrap());
     let connection = client.run(|| TcpStream::connect_timeout(&target, SHORTLY));
@@ -47,7 +47,7 @@ pub(crate) fn seen_by_tcp(client: &Netns, server: &Netns, target: SocketAddr) ->
     Some(listener.accept().unwrap().1.ip().to_canonical())
 }
 
-/// Likewise, and the client gets an answer.
+/// Source address that the server sees by UDP, with an answer to the client.
 fn seen_by_udp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
     let socket = |netns: &Netns, address: &str| {
         let socket = netns.run(|| UdpSocket::bind(address).unwrap());
@@ -65,7 +65,7 @@ fn seen_by_udp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpA
     Some(seen.ip().to_canonical())
 }
 
-/// By all protocols and families that are mapped.
+/// For all mapped protocols and families.
 #[track_caller]
 fn assert_seen_as(client: &Netns, server: &Netns, expected: [&str; 2]) {
     for (own, expected) in DPU_OUTSIDE.iter().zip(expected) {
@@ -85,7 +85,7 @@ fn mapped_ports_lead_to_the_pod_from_outside_from_pods_and_from_itself_until_it_
     assert_seen_as(&server, &server, gateway);
     let (neighbour, _) = pod(&lab, "blue");
     assert_seen_as(&neighbour, &server, gateway);
-    // Its network does not reach that of the server otherwise.
+    // Otherwise its network does not reach the server's.
     let (green, [v4, v6]) = pod(&lab, "green");
     assert_seen_as(&green, &server, [&v4, &v6]);
     assert_eq!(seen_by_tcp(&outside, &server, at(DPU_OUTSIDE[0], 8081)), None);
@@ -126,7 +126,7 @@ fn a_mapped_port_of_one_address_is_none_of_another() {
     let seen = |target: &str| seen_by_tcp(&outside, &server, at(target, 8080));
     assert_eq!(seen(DPU_OUTSIDE[0]), Some(OUTSIDE[0].parse().unwrap()));
     assert_eq!(seen(DPU_OUTSIDE[1]), None);
-    // Nobody gets what is for somebody else, whatever he asks for.
+    // No pod receives traffic for another's address, whatever it asks for.
     let stranger = json!([{
         "hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": OUTSIDE[0],
     }]);
@@ -142,7 +142,7 @@ fn apply_violet(lab: &Lab, further: &str) {
     let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
 }
 
-/// The network's gateway is in the new bridge then, where another pod may have the address.
+/// The network's gateway is then in the new bridge, where another pod may have the address.
 #[test]
 fn changed_bridge_leaves_mapped_ports_behind() {
     let fabric = "bridges = [{ name = 'br-violet' }]".into();
@@ -163,7 +163,7 @@ fn changed_bridge_leaves_mapped_ports_behind() {
     assert_eq!(seen_by_tcp(&outside, &new, target), None);
     call(&lab, "DEL", "violet", &old, &mapped).nothing();
     lab.await_settled();
-    // What the DPU knows of the old pod goes, and what it knows of the new one stays.
+    // Entries of the old pod are removed, and those of the new one stay.
     let neighbours =
         lab.card.dpu.json("ip", &["neighbour", "show", "10.5.0.2", "dev", "gw-violet"]);
     let link = new.json("ip", &["link", "show", "dev", "eth0"]).remove(0);
@@ -230,7 +230,7 @@ fn mapped_ports_outlive_the_service_and_strangers() {
     taken.fails(135, &[server.name()]);
 }
 
-/// Where all mapped ports lead by the kernel's rules: port and address.
+/// Targets of all mapped ports in the kernel's rules: port and address.
 fn led(lab: &Lab) -> BTreeSet<(u64, String)> {
     let of = |map| {
         let listed = nft(&lab.card.dpu, &["-j", "list", "map", "inet", "dpu-offload", map]);
@@ -245,7 +245,7 @@ fn led(lab: &Lab) -> BTreeSet<(u64, String)> {
     ["ports-v4", "ports-v6"].into_iter().flat_map(of).map(one).collect()
 }
 
-/// Pods with this port, one after the other. The last of them stays, and has these addresses.
+/// Pods with this port, one after the other. The last one stays; returns it with its addresses.
 fn come_and_go(lab: &Lab, port: u16) -> (Netns, Vec<String>) {
     let mapped = json!([mapping(port, "tcp")]);
     for _ in 0..3 {
@@ -289,13 +289,13 @@ fn mapped_ports_that_come_and_go_at_once_lead_where_they_should_while_strangers_
     lab.assert_invariants();
 }
 
-/// Asks from the same socket until the server is asked.
+/// Sends from the same socket until the server receives something.
 #[track_caller]
 fn wait_until_asked(client: &UdpSocket, server: &Netns) {
     let server = server.run(|| UdpSocket::bind("[::]:80").unwrap());
     server.set_nonblocking(true).unwrap();
     wait_for("a packet of a flow that goes on", LIMIT, || {
-        // Who asks while nobody has the port is told so, by an error of the next call.
+        // While no pod has the port, the sender gets an error at its next call.
         let _ = client.send(b"question").or_else(|_| client.send(b"question"));
         server.recv(&mut [0; 16]).ok()
     });
@@ -315,7 +315,7 @@ fn a_flow_that_never_pauses_follows_a_mapped_port_to_its_next_owner() {
         let server = mapped_pod(&lab, network, &mapped);
         clients.iter().for_each(|client| wait_until_asked(client, &server));
         call(&lab, "DEL", network, &server, &mapped).nothing();
-        // Now it is the DPU's own port, at which nobody listens.
+        // Now it is the DPU's own port, without a listener.
         for client in &clients {
             wait_for("a refusal", LIMIT, || client.send(b"question").err());
         }

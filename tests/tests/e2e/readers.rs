@@ -1,4 +1,4 @@
-//! What runtimes read in the results of their calls, and the order in which they call.
+//! What runtimes read in the results of their calls, and the order of their calls.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::runtimes::{Recorded, lab};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// An ADD of CRI-O, without the limit that not every kernel can keep.
+/// An ADD of CRI-O, without the limit that not every kernel supports.
 fn add_of_cri_o() -> Recorded {
     let add = Recorded::read("cri-o-1.37-add");
     add.set("/runtimeConfig/bandwidth/egressRate", 0).set("/runtimeConfig/bandwidth/egressBurst", 0)
 }
 
-/// A call of Multus for a second network without wishes, as the short annotation makes it.
+/// A call of Multus for a second network without options, from the short form of the annotation.
 fn of_multus(name: &str, interface: &str, network: &str) -> Recorded {
     let call = Recorded::read(name);
     let arguments = call.variable("CNI_ARGS").split(";MAC=").next().unwrap().to_owned();
@@ -28,7 +28,7 @@ fn of_multus(name: &str, interface: &str, network: &str) -> Recorded {
         .set("/runtimeConfig", json!({}))
 }
 
-/// The addresses as podman 4 and go-cni read them: of the interface that each one points to, if it is in a sandbox.
+/// Addresses as podman 4 and go-cni read them: by the interface of each, if it is in a sandbox.
 fn addresses_by_interface(result: &Value, interface: &str) -> Vec<String> {
     let is_own = |index: u64| {
         let one = &result["interfaces"][usize::try_from(index).unwrap()];
@@ -39,7 +39,7 @@ fn addresses_by_interface(result: &Value, interface: &str) -> Vec<String> {
     own.map(|ip| ip["address"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The addresses in a namespace, IPv4 first, as `ip` shows them.
+/// Addresses in a namespace, IPv4 first, as in `ip`.
 fn addresses_inside(pod: &Netns, interface: &str) -> Vec<String> {
     let link = pod.json("ip", &["address", "show", "dev", interface]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();
@@ -47,8 +47,8 @@ fn addresses_inside(pod: &Netns, interface: &str) -> Vec<String> {
     held.map(|held| format!("{}/{}", held["local"].as_str().unwrap(), held["prefixlen"])).collect()
 }
 
-/// containerd: the addresses of `eth0`; CRI-O: those of the first result, in order; podman 4: the interface with a
-/// sandbox and who points to it; Multus: MAC address, MTU and gateway, too.
+/// containerd reads the addresses of `eth0`; CRI-O those of the first result, in order; podman 4 the interface with a
+/// sandbox and its addresses; Multus also MAC address, MTU and gateway.
 #[test]
 fn the_runtimes_read_in_a_result_what_the_pod_has() {
     let lab = lab();
@@ -85,7 +85,7 @@ fn assert_read(result: &Value, interface: &str, pod: &Netns) {
     }
 }
 
-/// podman 4 writes what it reads there into the container's resolv.conf.
+/// podman 4 writes them into the container's resolv.conf.
 #[test]
 fn the_resolvers_of_a_network_are_in_the_result() {
     let lab = lab();
@@ -119,7 +119,7 @@ fn gc_of_cri_o_keeps_the_pod_that_it_lists_and_ends_the_others() {
     lab.assert_clean_slate();
 }
 
-/// The containers of the attachments, as soon as there are that many.
+/// Containers of the attachments, once there are that many.
 fn holders_once(lab: &Lab, count: usize) -> Vec<String> {
     let holders = || -> Vec<String> {
         let all = lab.operator().get("attachments").into_iter();
@@ -145,7 +145,7 @@ fn a_pod_of_multus_has_two_interfaces_which_go_in_reverse() {
         del.execute(&lab, &pod, Some(result)).nothing();
         lab.assert_invariants();
     }
-    // A kubelet has it all taken away once more, when there is nothing left to look into.
+    // The kubelet repeats the removal when nothing is left.
     for (interface, network) in delegates.iter().rev() {
         let del = of_multus("multus-4-del", interface, network).with("CNI_NETNS", "");
         del.execute(&lab, &pod, None).nothing();
@@ -153,7 +153,7 @@ fn a_pod_of_multus_has_two_interfaces_which_go_in_reverse() {
     lab.assert_clean_slate();
 }
 
-/// Multus calls DEL of the delegate that failed, too, and of those before it, and tries all of them again.
+/// Multus calls DEL of the failed delegate and of the earlier ones, and repeats all of them.
 #[test]
 fn the_delegates_of_a_pod_of_multus_are_undone_when_one_fails() {
     let lab = lab();

@@ -1,4 +1,4 @@
-//! Certificates replaced while calls are in flight, on both sides at once.
+//! Certificates replaced during calls, on both sides at once.
 
 use std::{
     fs,
@@ -21,10 +21,10 @@ use crate::events::number_of_events;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whose certificates are replaced: role and name.
+/// Role and name of the certificates' holders.
 const HOLDERS: [(&str, &str); 2] = [("dpu", "dpu-1"), ("host", "node-1")];
 
-/// Makes a certificate and key of `holder` in `folder`.
+/// Creates a certificate and key of `holder` in `folder`.
 fn issue(lab: &Lab, (role, name): (&str, &str), folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     let authority = lab.pki.ca();
@@ -34,7 +34,7 @@ fn issue(lab: &Lab, (role, name): (&str, &str), folder: &Path) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Waits until agent and service have said `what` once more than before `change`.
+/// Waits until agent and service have each logged `what` once more than before `change`.
 fn both_say(lab: &Lab, what: &str, change: impl FnOnce()) {
     let count = |program: &Program| program.log().matches(what).count();
     let before = [count(&lab.service), count(&lab.agent)];
@@ -45,7 +45,7 @@ fn both_say(lab: &Lab, what: &str, change: impl FnOnce()) {
     });
 }
 
-/// Points `link` to `target` in one step.
+/// Points `link` to `target` atomically.
 fn swap(link: &Path, target: &Path) {
     let mut next = link.as_os_str().to_owned();
     next.push(".next");
@@ -53,7 +53,7 @@ fn swap(link: &Path, target: &Path) {
     fs::rename(&next, link).unwrap();
 }
 
-/// Each way in which certificates are replaced, good and bad.
+/// Each way in which certificates are replaced, valid and invalid.
 fn replace_in_all_ways(lab: &Lab) {
     let ca = lab.pki.ca();
     let folder = ca.parent().unwrap();
@@ -67,7 +67,7 @@ fn replace_in_all_ways(lab: &Lab) {
             HOLDERS.iter().for_each(|holder| fs::write(file(*holder, "crt"), rubbish).unwrap());
         });
     }
-    // As Kubernetes mounts secrets: files are links through a folder's link, which is swapped.
+    // Like secrets in Kubernetes: files are links through a folder's link, which is swapped.
     let data = folder.join("..data");
     for version in ["v1", "v2"] {
         both_say(lab, "certificates read", || {
@@ -108,7 +108,7 @@ fn no_call_fails_while_certificates_are_replaced() {
     lab.assert_clean_slate();
 }
 
-/// Puts the certificate of `host/node-2` in the place of that of `host/node-1`.
+/// Replaces the certificate of `host/node-1` by that of `host/node-2`.
 fn mistake_for_another(lab: &Lab) {
     lab.pki.issue("host", "node-2");
     fs::copy(lab.pki.certificate("host", "node-2"), lab.pki.certificate("host", "node-1")).unwrap();
@@ -145,7 +145,7 @@ fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
     });
     let status = lab.operator().says(&["status"]);
     assert!(status.contains("dpu-dpu-1.crt expires on "), "{status}");
-    // STATUS stays good: what runs, runs well.
+    // STATUS still succeeds: running pods are not affected.
     assert!(lab.status().status.success());
     both_say(&lab, "certificates read", || {
         HOLDERS.iter().for_each(|(role, name)| lab.pki.issue(role, name));
@@ -153,10 +153,10 @@ fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
     let _ = lab.operator().says(&["doctor"]);
 }
 
-/// Several times what it takes to read it, and to open a session with it.
+/// Several times the time for reading a certificate and opening a session.
 const LIFE: Duration = Duration::from_secs(30);
 
-/// A session that was opened with a certificate ends with it.
+/// A session ends with the certificate with which it was opened.
 fn a_session_ends_with_the_certificate(role: Role, name: &str) {
     let mut lab = Lab::start(&Settings::default());
     let read = |lab: &Lab| lab.service.log().matches("certificates read").count();
@@ -189,7 +189,7 @@ fn a_session_ends_with_the_certificate(role: Role, name: &str) {
     lab.assert_invariants();
 }
 
-/// Whose certificate has ended, and where to renew it.
+/// Every report names the expired certificate and where to renew it.
 fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
     if role == Role::Dpu {
         let words = ["spiffe://dpu-offload.local/dpu/dpu-1", "expired on 20", "on the DPU"];
@@ -214,7 +214,7 @@ fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
     assert!(told, "{log}");
 }
 
-/// An agent whose clock is behind shows a certificate that it takes for good.
+/// An agent with a slow clock presents a certificate that it considers valid.
 #[test]
 fn a_host_that_is_refused_for_its_certificate_is_told_so() {
     let mut lab = Lab::start(&Settings::default());
@@ -248,7 +248,7 @@ fn a_session_ends_with_the_dpus_certificate() {
     a_session_ends_with_the_certificate(Role::Dpu, "dpu-1");
 }
 
-/// Often enough for no certificate to end before its successor is in force.
+/// Often enough that a successor is always in use before a certificate expires.
 const RENEWED_EVERY: Duration = Duration::from_secs(3);
 
 #[test]

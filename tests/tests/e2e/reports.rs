@@ -1,4 +1,4 @@
-//! The report on the host, what the DPU shows of peers that it refuses, and the archive for a bug report.
+//! The report on the host, the DPU's view of refused peers, and the archive for a bug report.
 
 use std::{collections::BTreeMap, fs, process::Command, process::Output, time::Duration};
 
@@ -18,14 +18,14 @@ fn agent_status(lab: &Lab, arguments: &[&str]) -> Output {
     run(command.arg("status").arg("--socket").arg(lab.socket()).args(arguments))
 }
 
-/// Its report as JSON, and its exit code.
+/// The report as JSON, and its exit code.
 fn report(lab: &Lab) -> (Value, Option<i32>) {
     let output = agent_status(lab, &["-o", "json"]);
     let report = serde_json::from_slice(&output.stdout);
     (report.unwrap_or_else(|error| panic!("{error}: {output:?}")), output.status.code())
 }
 
-/// Connects to the DPU from the host as `openssl` does, with these arguments.
+/// Connects to the DPU from the host with `openssl` and these arguments.
 fn openssl(lab: &Lab, arguments: &[&str]) {
     let mut command = lab.card.host.command("openssl");
     command.args(["s_client", "-connect", DPU, "-alpn", "h2", "-ign_eof", "-CAfile"]);
@@ -74,7 +74,7 @@ fn agent_status_says_why_there_is_no_session() {
     lab.service.stop();
     wait_for("an agent without a session", LIMIT, || {
         let (found, exit) = report(&lab);
-        // First it reports that the service is stopping.
+        // The first report says that the service is stopping.
         let session = &found["session"];
         let is_gone = session["connected"] == false && session["code"] == "DPU_UNREACHABLE";
         (is_gone && exit == Some(5)).then_some(())
@@ -186,7 +186,7 @@ fn dpu_shows_refused_peers_that_are_no_hosts() {
     assert!(events.contains("192.168.100.1") && events.contains("no certificate"), "{events}");
 }
 
-/// The files of an archive, as `tar` has them.
+/// Files of an archive, from `tar`.
 fn unpacked(archive: &str) -> BTreeMap<String, String> {
     let tar = |arguments: &[&str]| {
         let output = run(Command::new("tar").args(arguments));
@@ -226,7 +226,7 @@ fn bundle_holds_no_keys_and_no_tokens() {
     }
 }
 
-/// The lines of one part of `kernel.txt` in a new archive, below its heading.
+/// Lines of one part of `kernel.txt` in a new archive, below its heading.
 fn kernel_part(lab: &Lab, heading: &str) -> Vec<String> {
     let archive = lab.path().join(format!("{heading}.tar.gz"));
     let archive = archive.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! The agent is restarted under its callers, and none of them sees it.
+//! The agent is restarted while callers work, and no call fails.
 
 use std::{
     fs,
@@ -15,9 +15,9 @@ use nix::sys::signal::Signal;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Callers that attach, check and detach pods.
 const CALLERS: usize = 3;
-/// Calls that are answered between one restart and the next.
+/// Answered calls between two restarts.
 const CALLS: u32 = 8;
-/// A restart each.
+/// Signals of the restarts.
 const ENDS: [Signal; 6] = [
     Signal::SIGTERM,
     Signal::SIGKILL,
@@ -27,12 +27,12 @@ const ENDS: [Signal; 6] = [
     Signal::SIGKILL,
 ];
 
-/// Addresses that rest are no matter here.
+/// Without cool-down of addresses.
 fn lab() -> Lab {
     Lab::start(&Settings { cool_down: 0, ..Settings::default() })
 }
 
-/// Calls again and again while the agent is restarted, and none of the calls may fail.
+/// Callers work while the agent is restarted, and no call may fail.
 fn nobody_sees_restarts(lab: &mut Lab) {
     nobody_sees(lab, |lab, running, signal| {
         running.signal(signal);
@@ -41,7 +41,7 @@ fn nobody_sees_restarts(lab: &mut Lab) {
     });
 }
 
-/// Calls again and again while one agent takes the place of another, and none of the calls may fail.
+/// Callers work while one agent replaces another, and no call may fail.
 fn nobody_sees(lab: &mut Lab, replace: impl Fn(&Lab, &Program, Signal) -> Program) {
     let (over, answered) = (AtomicBool::new(false), AtomicU32::new(0));
     let until_over = |mut call: Box<dyn FnMut() + '_>| {
@@ -103,7 +103,7 @@ fn no_caller_sees_restarts_of_an_agent_whose_socket_is_its_own() {
     nobody_sees_restarts(&mut lab());
 }
 
-/// The agents say so one after the other: a line of its log that ends with that many of them.
+/// Waits until the log has this number of lines that end with these words.
 fn wait_until_said(lab: &Lab, words: &str, times: usize) {
     wait_for(&format!("{words:?} in the log"), LIMIT, || {
         (lab.agent.log().matches(words).count() >= times).then_some(())
@@ -176,7 +176,7 @@ fn calls_wait_in_a_held_socket_for_an_agent_that_is_away() {
 
 #[test]
 fn calls_wait_in_a_held_socket_while_the_agent_finishes_its_work() {
-    // The session goes on while the service is stopped.
+    // The session continues while the service is suspended.
     let service = "[limits]\nheartbeat_ms = 60000".into();
     let mut lab = Lab::start(&Settings { service, ..Settings::default() });
     lab.hold_socket();
@@ -190,7 +190,7 @@ fn calls_wait_in_a_held_socket_while_the_agent_finishes_its_work() {
     let under_way = begin(&pods[0]);
     lab.wait_for_call(&before);
     lab.agent.signal(Signal::SIGTERM);
-    // The first is of `hold_socket`, which restarts the agent.
+    // The first start is by `hold_socket`, which restarts the agent.
     wait_until_said(&lab, "SIGTERM received", 2);
     let waiting = begin(&pods[1]);
     wait_for("the agent's end", LIMIT, || lab.agent.is_over().then_some(()));
@@ -213,10 +213,10 @@ fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
     configuration["agentReturnSeconds"] = 60.into();
     let add = Call::new("ADD", &configuration);
     let mut add = add.of(pod.name(), Some(&pod.path()), "eth0").begin(&lab.card.host);
-    // Which takes as long as a call waits that is told nothing.
+    // Takes as long as a call waits without any message.
     lab.status().fails(50, &["AGENT_UNREACHABLE"]);
     assert!(add.try_wait().unwrap().is_none(), "it waits longer");
-    // Of its namespace that has ended the agent takes care by itself, and a kubelet may have many to ask for.
+    // The agent releases the VF of an ended namespace itself, and a kubelet may have many calls.
     for netns in [None, Some(Path::new("/run/netns/ended"))] {
         let (ended, begun) =
             (Call::new("DEL", &configuration).of("ended", netns, "eth0"), Stopwatch::start());

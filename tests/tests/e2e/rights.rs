@@ -1,4 +1,4 @@
-//! Who may use which network, and what a pod may choose: told by file, by the API and by annotations.
+//! Rights: who may use which network, and what a pod may choose, by file, API and annotations.
 
 use std::{fs, time::Duration};
 
@@ -10,7 +10,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const NETWORK_NOT_ALLOWED: u64 = 141;
 const MAC_NOT_ALLOWED: u64 = 142;
 
-/// Rewrites the host's section with these keys besides, and waits until that is in force.
+/// Rewrites the host's section with these additional keys, and waits until it is loaded.
 fn reload_host(lab: &Lab, keys: &str) {
     let path = lab.path().join("dpu-service.toml");
     let head = "[[host]]\nname = \"node-1\"\n";
@@ -24,7 +24,7 @@ fn reload_host(lab: &Lab, keys: &str) {
     wait_for("the file in force", LIMIT, || (in_force() > earlier).then_some(()));
 }
 
-/// ADD of a pod's `eth0`, of a Kubernetes namespace unless that is empty.
+/// ADD of a pod's `eth0`, in a Kubernetes namespace unless that is empty.
 fn add_of(lab: &Lab, network: &str, pod: &Netns, namespace: &str) -> Answer {
     let call = Call::new("ADD", &lab.configuration(network));
     let arguments = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace}");
@@ -35,7 +35,7 @@ fn add_with_mac(lab: &Lab, pod: &Netns, mac: &str) -> Answer {
     wishes::add(lab, "blue", pod, &json!({ "mac": mac }))
 }
 
-/// ADD by the shipped conflist, of a pod with these annotations of ours.
+/// ADD by the shipped conflist, of a pod with these annotations of the product.
 fn add_annotated(lab: &Lab, pod: &Netns, annotations: &Value) -> Answer {
     let ours = annotations.as_object().unwrap().iter();
     let named =
@@ -53,7 +53,7 @@ fn a_host_gets_the_networks_of_its_section_and_what_runs_goes_on() {
     let words = ["host node-1 ", "network green", "NETWORK_NOT_ALLOWED"];
     lab.add("green", &other, "eth0").fails(NETWORK_NOT_ALLOWED, &words);
     let _ = lab.add("blue", &other, "eth0").result();
-    // A runtime may repeat an ADD whose answer it has lost.
+    // A runtime may repeat an ADD after it lost the answer.
     assert_eq!(lab.add("green", &running, "eth0").result()["ips"], had["ips"]);
     lab.assert_invariants();
     lab.del("green", &running, "eth0").nothing();
@@ -78,7 +78,7 @@ fn a_host_that_may_not_choose_keeps_to_the_prefix_and_nobody_gets_anothers_mac_a
     reload_host(&lab, "any_mac = true\n");
     add_with_mac(&lab, &other, "02:11:22:33:44:55")
         .fails(106, &["02:11:22:33:44:55", "attachment"]);
-    // That of blue's gateway, were this DPU it.
+    // The MAC address that blue's gateway would have.
     add_with_mac(&lab, &other, "0e:c5:cc:d2:9b:c2").fails(106, &["0e:c5:cc:d2:9b:c2"]);
     let _ = add_with_mac(&lab, &other, "06:11:22:33:44:55").result();
     lab.assert_invariants();
@@ -173,7 +173,7 @@ fn a_pod_asks_by_annotations_for_network_addresses_and_limits() {
     let rates: Vec<_> = wishes::limits(&lab).into_iter().map(|(_, rate, _)| rate).collect();
     assert_eq!(rates, [1_000_000]);
     lab.assert_invariants();
-    // As any runtime does it: with the network of its configuration.
+    // Like any runtime: with the network of its configuration.
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
 }

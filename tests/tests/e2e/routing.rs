@@ -1,4 +1,4 @@
-//! Routes and policy rules of networks, in pods.
+//! Routes and policy rules of networks in pods.
 
 use std::{
     collections::BTreeSet,
@@ -57,7 +57,7 @@ fn a_result_tells_all_that_routes_have() {
     );
 }
 
-/// Nobody tells the agent of what goes on in a pod.
+/// The agent gets no events from inside a pod.
 #[test]
 fn a_pod_that_switches_its_interface_off_and_on_gets_its_routes_back_by_itself() {
     let settings = settings_with_routes(&Settings::default());
@@ -74,7 +74,7 @@ fn a_pod_that_switches_its_interface_off_and_on_gets_its_routes_back_by_itself()
     lab.assert_clean_slate();
 }
 
-/// What is by the pod's own addresses, and what its interfaces share.
+/// Rules for the pod's own addresses, and routes that its interfaces share.
 #[test]
 fn two_interfaces_have_rules_of_their_own_and_share_what_drops_packets() {
     let networks = r#"
@@ -108,7 +108,7 @@ table = 100
     lab.assert_clean_slate();
 }
 
-/// What one DPU shows of a network can be applied to another as it is.
+/// A network that one DPU shows can be applied to another unchanged.
 #[test]
 fn a_network_that_is_applied_routes_as_one_of_the_file_does() {
     let network = {
@@ -134,7 +134,7 @@ fn apply(lab: &Lab, network: &Value) {
     assert!(said.contains("created"), "{said}");
 }
 
-/// A pod that had a router's address would have a route by itself.
+/// A pod with a router's address would get a route to itself.
 #[test]
 fn the_routers_of_a_network_are_no_pods_address() {
     let networks = r#"
@@ -165,13 +165,13 @@ gateway = "10.8.0.4"
     lab.assert_invariants();
 }
 
-/// A lab with these networks, in which nothing is put right by itself.
+/// A lab with these networks and without automatic repairs.
 fn lab_left_alone(networks: &str) -> Lab {
     let timeouts = "reconcile_s = 3600".into();
     Lab::start(&Settings { networks: networks.into(), timeouts, ..Settings::default() })
 }
 
-/// How many rules of the pod lead to the table that the networks of these tests name.
+/// Number of the pod's rules that lead to the table of these tests' networks.
 pub(crate) fn rules_to_table(pod: &Netns) -> usize {
     pod.json("ip", &["rule", "show", "table", "100"]).len()
 }
@@ -188,7 +188,7 @@ table = 100
 priority = 1000
 "#;
 
-/// Rules are the pod's, and not an interface's.
+/// Rules belong to the pod, not to an interface.
 #[test]
 fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
     let lab = lab_left_alone(WITH_A_RULE);
@@ -205,7 +205,7 @@ fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
     lab.assert_clean_slate();
 }
 
-/// Two that come and go at the same moment look at what the other has, one after the other.
+/// Two calls at the same moment each check what the other has, one after the other.
 #[test]
 fn a_rule_outlives_an_interface_that_goes_as_another_that_brings_it_comes() {
     let lab = lab_left_alone(WITH_A_RULE);
@@ -224,7 +224,7 @@ fn a_rule_outlives_an_interface_that_goes_as_another_that_brings_it_comes() {
     lab.assert_clean_slate();
 }
 
-/// As another agent of this host does that works at a pod.
+/// Locks a pod like another agent of this host that works on it.
 fn work_at(pod: &Netns) -> File {
     let locks = File::options().write(true).open("/run/dpu-offload/pods.lock").unwrap();
     let position = fs::metadata(pod.path()).unwrap().ino();
@@ -273,7 +273,7 @@ gateway = "fd00:10:8::fe"
 priority = 60
 "#;
 
-/// The interfaces by which a pod has a route, in the order in which they serve, and what each costs.
+/// Interfaces of a pod's routes to a destination, by metric.
 fn ways_to(pod: &Netns, destination: &str) -> Vec<(String, u64)> {
     let family = if destination.contains(':') { "-6" } else { "-4" };
     let mut ways: Vec<_> = pod
@@ -285,7 +285,7 @@ fn ways_to(pod: &Netns, destination: &str) -> Vec<(String, u64)> {
     ways
 }
 
-/// The kernel takes one route to a destination at a cost.
+/// The kernel accepts one route for each destination and metric.
 #[test]
 fn the_second_interface_of_a_network_with_priorities_serves_when_the_first_is_gone() {
     let mut lab = lab_left_alone(WITH_PRIORITIES);
@@ -323,14 +323,14 @@ fn the_second_interface_of_a_network_with_priorities_serves_when_the_first_is_go
     lab.assert_clean_slate();
 }
 
-/// The configuration of the network `blue` as a runtime passes it after an ADD.
+/// Configuration of the network `blue` as a runtime passes it after an ADD.
 fn with_previous(lab: &Lab, result: &Value) -> Value {
     let mut configuration = lab.configuration("blue");
     configuration["prevResult"] = result.clone();
     configuration
 }
 
-/// The second interface can't be configured where its route can't cost more than the first one's.
+/// The second interface cannot be configured if its route cannot have a higher metric than the first one's.
 #[test]
 fn an_add_that_fails_leaves_the_rules_of_the_pods_other_interface() {
     let networks = r#"
@@ -357,7 +357,7 @@ priority = 1000
     lab.assert_clean_slate();
 }
 
-/// By which interface the pod reaches a prefix directly.
+/// Interfaces through which the pod reaches a prefix directly.
 fn direct_ways(pod: &Netns, destination: &str) -> Vec<String> {
     let routes = pod.json("ip", &["-4", "route"]);
     let routes = routes.into_iter().chain(pod.json("ip", &["-6", "route"]));
@@ -399,7 +399,7 @@ fn route_to_the_pods_subnet_is_compared_and_restored() {
     lab.assert_clean_slate();
 }
 
-/// The route by the gateway can't be added before the one that the gateway is reached by.
+/// The kernel refuses the route via the gateway before the route to the gateway's subnet.
 #[test]
 fn routes_that_need_the_subnets_route_follow_it() {
     let lab = lab_left_alone(&with_subnets());

@@ -1,11 +1,11 @@
-//! Calls as container runtimes make them, replayed: what a pod gets, and what is refused.
+//! Recorded calls of container runtimes, replayed: what a pod gets, and what is refused.
 
 use std::{fs, path::Path};
 
 use e2e::{Answer, Call, Lab, Netns, Settings};
 use serde_json::{Value, json};
 
-/// A call of tests/fixtures/runtimes.
+/// A call in tests/fixtures/runtimes.
 pub(crate) struct Recorded {
     environment: Vec<(String, String)>,
     configuration: Value,
@@ -31,25 +31,25 @@ impl Recorded {
         self
     }
 
-    /// A variable of its environment, such as the interface's name.
+    /// An environment variable, such as the interface's name.
     pub(crate) fn variable(&self, name: &str) -> &str {
         let mut all = self.environment.iter();
         &all.find(|(key, _)| key == name).unwrap().1
     }
 
-    /// The version that is spoken.
+    /// CNI version of the call.
     pub(crate) fn version(&self) -> String {
         self.configuration["cniVersion"].as_str().unwrap().to_owned()
     }
 
-    /// Another value of a variable.
+    /// Replaces an environment variable.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         let pair = self.environment.iter_mut().find(|(key, _)| key == name).unwrap();
         pair.1 = value.into();
         self
     }
 
-    /// The call in this lab and for this pod. A previous result is the one that there was.
+    /// Executes the call in this lab for this pod, with the actual previous result.
     pub(crate) fn execute(mut self, lab: &Lab, pod: &Netns, previous: Option<&Value>) -> Answer {
         self.configuration["agentSocket"] = json!(lab.socket());
         if let (Some(recorded), Some(previous)) =
@@ -73,12 +73,12 @@ fn replay(name: &str, lab: &Lab, pod: &Netns) -> Answer {
     Recorded::read(name).execute(lab, pod, None)
 }
 
-/// Addresses may be asked for again at once.
+/// Without cool-down of addresses.
 pub(crate) fn lab() -> Lab {
     Lab::start(&Settings { cool_down: 0, ..Settings::default() })
 }
 
-/// The rates in byte/s of the queues before the pods.
+/// Rates in byte/s of the queueing disciplines at the pods' representors.
 fn limits(lab: &Lab) -> Vec<Value> {
     let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
     let limited = queues.into_iter().filter(|queue| queue["kind"] == "tbf");
@@ -164,8 +164,8 @@ fn a_container_of_podman_gets_its_address_and_mac() {
     lab.assert_clean_slate();
 }
 
-/// `podman network reload` of a container that was started with `--ip`: DEL, then ADD with that address
-/// twice and whatever else the container had. Its addresses rest by then.
+/// `podman network reload` of a container with `--ip`: DEL, then ADD with this address twice and its other options. The
+/// addresses are in cool-down then.
 #[test]
 fn a_container_of_podman_has_its_network_again_after_a_reload() {
     let lab = Lab::start(&Settings::default());
@@ -209,8 +209,7 @@ fn a_second_interface_of_multus_gets_the_device_of_the_kubelet() {
     lab.assert_clean_slate();
 }
 
-/// Debian's containerd and podman know no version newer than 1.0.0, and containerd 2 asks for STATUS
-/// from 1.1.0 on.
+/// Debian's containerd and podman know versions up to 1.0.0; containerd 2 calls STATUS from 1.1.0 on.
 #[test]
 fn the_conflist_offers_each_runtime_the_version_that_it_knows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

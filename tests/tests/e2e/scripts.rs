@@ -1,4 +1,4 @@
-//! The scripts of hack/, run as a person runs them. Within private namespaces "the machine" is ours.
+//! The scripts of hack/, run like a person does. Inside private namespaces "the machine" is the test's.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use e2e::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How a soak ends that found nothing wrong.
+/// Last line of a soak without violations.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
                     1 of 8 guesses wrong, 7 calls of a crowd, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
 
@@ -52,7 +52,7 @@ fn the_demo_tells_the_main_job_in_few_lines() {
     assert!(said.lines().count() <= 16, "{said}");
 }
 
-/// Cargo, as far as `hack/test` can tell: all builds, and one of three tests fails.
+/// A fake cargo for `hack/test`: everything builds, and one of three tests fails.
 const CARGO: &str = r#"#!/usr/bin/env bash
 [[ $* != *--doc* ]] || echo "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured"
 [[ $* == *"nextest run"*"--profile unit"* ]] || exit 0
@@ -75,7 +75,7 @@ REPORT
 exit 100
 "#;
 
-/// A folder with all scripts in it.
+/// A folder with copies of all scripts.
 fn copy_of_scripts() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = run(Command::new("cp").arg("-r").arg(path("")).arg(folder.path().join("hack")));
@@ -108,11 +108,11 @@ assertion failed: first < second
 ";
     let (reasons, counts) = end.split_at(expected.len());
     assert_eq!(reasons, expected, "{said}");
-    // Beside the three tests: the build.
+    // The three tests and the build.
     assert_eq!(counts.lines().next(), Some("3 passed, 1 failed, 0 skipped"), "{said}");
 }
 
-/// A test binary with four tests, of which one fails.
+/// A test binary with four tests, one of which fails.
 const TEST_BINARY: &str = r#"#!/usr/bin/env bash
 case $* in
     "--list --format terse") printf '%s: test\n' pool::is_full pool::is_broken pool::is_left_out lease::ends ;;
@@ -143,7 +143,7 @@ fn tests_run_without_nextest_too() {
     assert!(is_good && report.contains(r#"tests="1" failures="0""#), "{report}");
 }
 
-/// The tiers that `hack/test changed` chooses once these files have been written.
+/// Tiers that `hack/test changed` selects after changes of these files.
 fn chosen_for(files: &[&str]) -> Vec<String> {
     let folder = copy_of_scripts();
     let git = |arguments: &[&str]| {
@@ -174,7 +174,7 @@ fn expensive_tiers_are_chosen_by_what_changed() {
     assert!(called.iter().all(|tier| has(&of_database, tier)), "{of_database:?}");
     let of_card = chosen_for(&["crates/sriov/src/lib.rs"]);
     assert!(has(&of_card, "rustdoc") && has(&of_card, "vm"), "{of_card:?}");
-    // They take more than there is time for.
+    // They exceed the time limit.
     let too_many = chosen_for(&["Cargo.lock"]);
     assert!((8..10).contains(&too_many.len()), "all of ten short forms but some: {too_many:?}");
     for of_all in [chosen_for(&["a/file/without/a/line"]), chosen_for(&[])] {
@@ -219,7 +219,7 @@ fn every_script_explains_itself() {
     }
 }
 
-/// The files that a script consists of: itself, and what it sources, directly or not.
+/// Files of a script: itself and everything that it sources.
 fn parts_of(script: &Path) -> BTreeSet<PathBuf> {
     let text = fs::read_to_string(script).unwrap();
     let mut parts = BTreeSet::from([script.to_owned()]);
@@ -233,14 +233,14 @@ fn parts_of(script: &Path) -> BTreeSet<PathBuf> {
     parts
 }
 
-/// The functions that a file of shell code defines.
+/// Functions that a file of shell code defines.
 fn functions_of(part: &Path) -> Vec<String> {
     let text = fs::read_to_string(part).unwrap();
     let names = text.lines().filter_map(|line| line.split_once("() "));
     names.map(|(name, _)| name.to_owned()).filter(|name| !name.starts_with([' ', '#'])).collect()
 }
 
-/// Bash takes the last definition in silence, also for the callers of the first.
+/// Bash silently uses the last definition, also for callers of the first.
 #[test]
 fn no_script_redefines_a_sourced_function() {
     let scripts = fs::read_dir(path("")).unwrap().map(|entry| entry.unwrap().path());
@@ -284,7 +284,7 @@ fn example_of_connectivity_works_to_its_last_line() {
     assert!(said.contains(" 1 received") && said.contains("tcp . 8080"), "{said}");
 }
 
-/// What a reader of TUTORIAL.md types: the blocks of `sh`, and of those of `console` what follows a prompt.
+/// What a reader of TUTORIAL.md types: blocks of `sh`, and the lines after prompts in blocks of `console`.
 fn typed_in_the_tutorial() -> String {
     let page = fs::read_to_string(path("").join("../docs/TUTORIAL.md")).unwrap();
     let mut typed = Vec::new();
@@ -381,7 +381,7 @@ fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
         "fuzz --executions",
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        // A script that goes on is not to go on for ever.
+        // A script that continues must end at some time.
         let mut bounded = Command::new("timeout");
         let output = run(bounded.arg("10").arg(path(words[0])).args(&words[1..]));
         let said = text(&output);
@@ -584,14 +584,14 @@ fn the_lab_can_be_driven_and_leaves_nothing_behind() {
     lab.succeeds(&["down"]);
 }
 
-/// The namespaces of hack/card-check have the same names in every lab.
+/// Lock for hack/card-check, whose namespaces have the same names in every lab.
 fn card_check_turn() -> File {
     let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("card-check")).unwrap();
     turn.lock().unwrap();
     turn
 }
 
-/// Runs `hack/card-check` in a lab. Its report, and whether it succeeded.
+/// Runs `hack/card-check` in a lab. Returns its report and whether it succeeded.
 fn card_check(lab: &HackLab, arguments: &[&str], variables: &[(&str, &str)]) -> (String, bool) {
     let _turn = card_check_turn();
     let folder = tempfile::tempdir().unwrap();
@@ -617,7 +617,7 @@ fn card_check_pings_with_each_setting() {
     let variables = [("AGENT_SOCKET", socket.to_str().unwrap())];
     let (report, is_good) = card_check(&lab, &[], &variables);
     assert!(is_good, "{report}");
-    // The software card has no rate tree, the fabric is a bridge, and kernels may have neither VLANs nor policing.
+    // The software card has no rate tree, the fabric is a bridge, and kernels may lack VLANs and policing.
     let refused =
         ["egress share", "total egress", "ingress rules", "VLAN", "trunk", "egress limit"];
     assert_complete(&report, &refused.map(|setting| (setting, "refused: ")));
@@ -625,13 +625,13 @@ fn card_check_pings_with_each_setting() {
     assert!(!networks.contains("card-check"), "{networks}");
 }
 
-/// What dpuctl prints for the lab's operator.
+/// The output of dpuctl for the lab's operator.
 fn dpuctl(environment: &BTreeMap<String, String>, arguments: &[&str]) -> String {
     let mut dpuctl = Command::new(program("dpuctl"));
     text(&run(dpuctl.args(arguments).env("DPUCTL_CONFIG", &environment["DPUCTL_CONFIG"])))
 }
 
-/// A bridge that passes no long frames on.
+/// A filter for bridges that drops long frames.
 const SHORT_FRAMES: &str = "add table bridge short
 add chain bridge short forward { type filter hook forward priority 0; }
 add rule bridge short forward ip length > 8000 drop";
@@ -674,7 +674,7 @@ fn card_check_reports_failed_steps() {
     let (report, is_good) = card_check(&lab, &["--host", "node-7"], &[]);
     assert!(!is_good, "{report}");
     let rows = rows(&report);
-    // The second pod has no VF, and the floor none of another host.
+    // The second pod has no VF, and the baseline measurement has none of another host.
     let adds = rows["nothing special"];
     assert!(adds.starts_with("failed: ") && adds.contains("VFS_EXHAUSTED"), "{report}");
     let floor = rows["floor on the host: bare netlink into the pod, with two processes of ip"];
@@ -707,7 +707,7 @@ fn a_program_that_ends_at_its_start_is_told_with_its_last_words() {
         assert!(!output.status.success() && said.contains("`state_dir`"), "{said}");
         assert!(text(&lab.run(&["env"])).contains(&format!("the {what} has ended")));
         fs::write(&path, good).unwrap();
-        // That it is down is no news.
+        // Its end is known already.
         let again = lab.run(&["restart", what]);
         assert_eq!(text(&again), format!("{what} runs again\n"));
     }
@@ -770,13 +770,13 @@ fn labs_that_come_up_at_once_do_not_meet() {
     }
 }
 
-/// A network of large packets, half of which is the other DPU's.
+/// A network of large packets that shares its subnet with the other DPU's.
 fn jumbo(of_the_other: &str) -> String {
     let subnet = json!({"cidr": "10.9.0.0/24", "exclude": [of_the_other]});
     json!({"name": "jumbo", "mtu": 9000, "subnets": [subnet]}).to_string()
 }
 
-/// Whether as large a packet as that network's passes whole.
+/// Whether a packet of that network's full size passes unfragmented.
 fn passes_jumbo(pod: &Netns, address: &str) -> bool {
     let arguments = ["-n", "-q", "-c", "1", "-W", "5", "-M", "do", "-s", "8972", address];
     run(pod.command("ping").args(arguments)).status.success()
@@ -840,7 +840,7 @@ fn cluster_refuses_a_folder_without_kubelet() {
     assert!(said.contains(&named), "{said}");
 }
 
-/// What was got before is there already: its folder is named after what it is made by.
+/// A cached download is used: its folder is named after the versions.
 #[test]
 fn cluster_versions_are_of_what_runs() {
     let (programs, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! What nobody else is to see: keys, and what runtimes pass for whom it may concern.
+//! Secrets: keys, and data that runtimes pass.
 
 use std::{
     fs::{self, File, Permissions},
@@ -13,10 +13,10 @@ use e2e::{Call, Lab, Netns, Settings, scenarios::figure, wait_for};
 use nix::sys::stat::{Mode, umask};
 use serde_json::json;
 
-/// As much as can be logged.
+/// Maximum log level.
 const TRACE: &str = "[log]\nlevel = \"trace\"\n";
 
-/// Secrets in what a runtime passes, one in each place where there can be one.
+/// Secrets in a runtime's input, one in each possible place.
 const PASSED: [&str; 5] = [
     "hidden-in-cni-args",
     "hidden-in-the-configuration",
@@ -40,7 +40,7 @@ fn logs(lab: &Lab) -> String {
     read("dpu-service.log") + &read("host-shim-agent.log")
 }
 
-/// The lines of the PEM files of all keys, as they are now.
+/// Lines of the PEM files of all current keys.
 fn keys(lab: &Lab) -> Vec<String> {
     let files = fs::read_dir(lab.path().join("pki")).unwrap().map(|entry| entry.unwrap().path());
     let keys = files.filter(|path| path.extension().is_some_and(|end| end == "key"));
@@ -82,7 +82,7 @@ fn no_secret_gets_into_a_log() {
     figure(secrets.len(), "secrets looked for in the logs of trace level");
 }
 
-/// A network configuration with something secret in every place that nobody reads.
+/// A network configuration with a secret in every place that the plugin does not read.
 fn with_secrets(mut configuration: serde_json::Value) -> serde_json::Value {
     configuration["password"] = PASSED[1].into();
     configuration["args"] = json!({"cni": {"token": PASSED[2]}});
@@ -107,7 +107,7 @@ fn socket_and_state_are_closed_to_others() {
     }
 }
 
-/// The files and folders in a folder, at all depths.
+/// Files and folders below a folder.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let deeper = |path: PathBuf| {
@@ -117,7 +117,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     found.flat_map(deeper).collect()
 }
 
-/// Runs `work` with another umask, which programs that it starts have, too.
+/// Runs `work` with another umask, which programs that it starts inherit.
 fn with_umask(bits: u32, work: impl FnOnce()) {
     let earlier = umask(Mode::from_bits_truncate(bits));
     work();
@@ -172,7 +172,7 @@ fn folders_that_others_may_write_are_refused() {
     assert_refused(&lab.service.log(), ended, &state);
     close(&state);
     lab.start_service();
-    // That of the records, and that of the socket.
+    // The folders of the records and of the socket.
     for folder in [lab.path().join("agent"), lab.path().to_owned()] {
         open(&folder);
         lab.start_agent();

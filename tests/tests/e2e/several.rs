@@ -1,4 +1,4 @@
-//! Several networks for a pod, by one ADD.
+//! Several networks for a pod by one ADD.
 
 use e2e::{Settings, scenarios::several};
 

@@ -1,4 +1,4 @@
-//! A short soak; `hack/soak` does long ones.
+//! A short soak; `hack/soak` runs long ones.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use e2e::{
     soak::{Hazard, Soak},
 };
 
-/// What takes a quarter of a minute.
+/// Takes 15 seconds.
 const OPERATIONS: usize = 300;
 
 fn soak(hosts: usize, seed: u64) {
@@ -16,7 +16,7 @@ fn soak(hosts: usize, seed: u64) {
         "hack/soak --hosts {hosts} --ops {OPERATIONS} --seed {seed} --fabric {fabric} --without guesses \
          does the same again"
     );
-    // In so few operations it may be that no guess is wrong, and a soak that asks for that is no good then.
+    // With so few operations, no speculative move may be wrong, although a soak with this hazard requires one.
     let hazards: Vec<_> = Hazard::ALL.into_iter().filter(|one| *one != Hazard::Guesses).collect();
     let mut soak = Soak::start(hosts, OPERATIONS, seed, &hazards, None);
     let folder = soak.folder();

@@ -1,11 +1,11 @@
-//! What a pod sends for others, from the pod's own side.
+//! Spoofing: what a pod sends with other addresses, seen from the pod.
 
 use e2e::{Answer, Lab, Netns, Settings, scenarios::wishes};
 use serde_json::json;
 
 const SOURCE_NOT_ALLOWED: u64 = 143;
 
-/// The default network, whose pods may stand in for one more address if they ask for it.
+/// The default network, whose pods may request one more source address.
 const NETWORKS: &str = r#"
 [[network]]
 name = "blue"
@@ -18,13 +18,13 @@ fn lab() -> Lab {
     Lab::start(&Settings { networks: NETWORKS.into(), ..Settings::default() })
 }
 
-/// ADD of a pod that asks to send from these besides.
+/// ADD of a pod that requests these additional sources.
 fn add_asking(lab: &Lab, pod: &Netns, sources: &str) -> Answer {
     let annotations = json!({ "dpu-offload.io/allowed-sources": sources });
     wishes::add(lab, "blue", pod, &json!({ "io.kubernetes.cri.pod-annotations": annotations }))
 }
 
-/// Whether `pod` reaches `other` by that address, which it takes for as long.
+/// Whether `pod` reaches `other` with this address, which it has meanwhile.
 fn reaches_from(pod: &Netns, address: &str, other: &str) -> bool {
     let whole = format!("{address}/24");
     pod.ip(&["address", "add", &whole, "dev", "eth0"]);
@@ -53,7 +53,7 @@ fn a_pod_is_heard_from_its_own_address_and_from_those_that_it_may_ask_for() {
     assert!(!reaches_from(&plain, "10.1.0.240", &of_third), "only the router has asked for it");
     assert!(!reaches_from(&plain, &of_router, &of_third), "it is the router's own");
 
-    // The pod asks for the same if the runtime repeats the ADD, and has it after a restart.
+    // The repeated ADD contains the same request, and the pod has the source also after a restart.
     let _ = add_asking(&lab, &router, "00:00:5e:00:01:07,10.1.0.240/32").result();
     lab.service.stop();
     lab.start_service();

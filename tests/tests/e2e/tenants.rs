@@ -1,4 +1,4 @@
-//! Tenants that have the same subnet, each in a layer-2 domain of its own.
+//! Tenants with the same subnet, each in its own layer-2 domain.
 
 use std::{fs, time::Duration};
 
@@ -19,7 +19,7 @@ fn settings(acme: &str, bolt: &str) -> Settings {
     Settings { networks: networks(acme, bolt), cool_down: 0, ..Settings::with_vfs(6) }
 }
 
-/// In two VLANs, which Open vSwitch keeps apart on any kernel.
+/// In two VLANs, which Open vSwitch separates on any kernel.
 fn in_two_vlans() -> Settings {
     Settings { kind_of_fabric: FabricKind::OpenVswitch, ..settings("vlan = 20", "vlan = 30") }
 }
@@ -32,14 +32,14 @@ fn add(lab: &Lab, network: &str, pod: &Netns, last: u8) -> Answer {
     lab.execute(&Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0"))
 }
 
-/// A pod that has these addresses.
+/// A pod with these addresses.
 fn pod(lab: &Lab, network: &str, last: u8) -> Netns {
     let pod = Netns::new(network);
     let _ = add(lab, network, &pod, last).result();
     pod
 }
 
-/// A tenant's pods: two that have the addresses of the other tenant's, and one that has an address of its own.
+/// Pods of a tenant: two with the same addresses as the other tenant's, and one with an address of its own.
 struct Tenant {
     network: &'static str,
     pods: [Netns; 3],
@@ -79,7 +79,7 @@ fn link(pod: &Netns) -> Value {
     pod.json("ip", &["address", "show", "dev", "eth0"]).remove(0)
 }
 
-/// The MAC address that a pod knows a neighbour by.
+/// The MAC address in a pod's neighbour entry.
 fn neighbour(pod: &Netns, address: &str) -> Value {
     pod.json("ip", &["neighbour", "show", address, "dev", "eth0"])[0]["lladdr"].clone()
 }
@@ -89,14 +89,14 @@ fn answers(pod: &Netns, address: &str) -> bool {
     run(pod.command("ping").args(ping)).status.success()
 }
 
-/// The addresses of a pod's interface but for its link-local one.
+/// Addresses of a pod's interface without the link-local one.
 fn global_addresses(pod: &Netns) -> Vec<Value> {
     let link = link(pod);
     let all = link["addr_info"].as_array().unwrap().iter();
     all.filter(|it| it["scope"] == "global").map(|it| it["local"].clone()).collect()
 }
 
-/// The tenants have the same addresses and do not meet, whatever is restarted.
+/// The tenants have the same addresses and stay separate, also after restarts.
 fn assert_tenants_are_apart(mut lab: Lab) {
     let (acme, bolt) = (Tenant::attach(&lab, "acme", 4), Tenant::attach(&lab, "bolt", 5));
     for place in [0, 1] {
@@ -115,7 +115,7 @@ fn assert_tenants_are_apart(mut lab: Lab) {
     acme.detach(&lab);
     lab.await_settled();
     assert!(bolt.pods[0].pings("10.7.0.3"), "acme's end has cut bolt off");
-    // What acme has given back is free there, and held in bolt.
+    // An address that acme has released is free there, and still used in bolt.
     for (network, is_free) in [("acme", true), ("bolt", false)] {
         let pod = Netns::new("late");
         let added = add(&lab, network, &pod, 2);
@@ -154,7 +154,7 @@ fn invariants_hold_with_shared_addresses() {
     lab.assert_clean_slate();
 }
 
-/// In two VLANs, on a host that is configured to have a port in bolt.
+/// In two VLANs, on a host with a configured host port in bolt.
 fn with_host_port(networks: String) -> Settings {
     let agent = "[[host_port]]\nnetwork = \"bolt\"\n".into();
     Settings { networks, agent, timeouts: Timeouts::from("reconcile_s = 1"), ..in_two_vlans() }

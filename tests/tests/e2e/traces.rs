@@ -1,4 +1,4 @@
-//! Traces: what a collector is told of a pod's way, from the runtime's own span to what either program does.
+//! Traces: what a collector receives about a pod's attach, from the runtime's span to both programs' work.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,13 +21,13 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Where either program looks for the collector, in its own namespace.
+/// Address of the collector in each program's namespace.
 const ADDRESS: &str = "127.0.0.1:4317";
 const SECTION: &str = "[tracing]\notlp_endpoint = \"http://127.0.0.1:4317\"\n";
-/// What nobody can export says, once.
+/// Log message of a failed export, once for each outage.
 const AWAY: &str = "spans can't be exported";
 
-/// How long the programs wait for a collector's answer.
+/// Timeout of the programs for a collector's answer.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -51,7 +51,7 @@ fn call_for(lab: &Lab, verb: &str, network: &str, pod: &Netns, traceparent: &str
     lab.execute(&call.with("TRACEPARENT", traceparent))
 }
 
-/// A span, and which program has made it.
+/// A span with its program.
 #[derive(Clone, Debug)]
 struct Told {
     program: String,
@@ -88,7 +88,7 @@ fn text_of(attributes: &[KeyValue], key: &str) -> Option<String> {
     }
 }
 
-/// A collector in the namespaces of both programs, until it is dropped.
+/// A collector in the namespaces of both programs, until drop.
 struct Collector {
     told: Arc<Mutex<Vec<Told>>>,
     _runtime: Runtime,
@@ -114,7 +114,7 @@ impl TraceService for Door {
     }
 }
 
-/// Listens where the programs in that namespace look for a collector.
+/// Listens where the programs in this namespace expect a collector.
 fn listener(netns: &Netns) -> TcpListener {
     netns.run(|| TcpListener::bind(ADDRESS).unwrap())
 }
@@ -135,12 +135,12 @@ fn serve(lab: &Lab, service: &(impl TraceService + Clone)) -> Runtime {
     runtime
 }
 
-/// A collector that refuses all spans, and counts how often each program has exported some.
+/// A collector that refuses all spans, and counts the exports of each program.
 #[derive(Clone, Default)]
 struct RefusingCollector(Arc<Mutex<BTreeMap<String, usize>>>);
 
 impl RefusingCollector {
-    /// How many exports of the program that exported least were refused.
+    /// Number of refused exports of the program with the fewest.
     fn refused(&self) -> usize {
         let refused = self.0.lock().unwrap();
         let of = |program| refused.get(program).copied().unwrap_or_default();
@@ -172,12 +172,12 @@ impl Collector {
         self.told.lock().unwrap().clone()
     }
 
-    /// The one span of that name, waited for.
+    /// Waits for the only span with this name.
     fn expect(&self, program: &str, name: &str) -> Told {
         self.expect_all(program, name, 1).remove(0)
     }
 
-    /// Likewise so many.
+    /// Waits for this number of spans with this name.
     fn expect_all(&self, program: &str, name: &str, count: usize) -> Vec<Told> {
         let found = || {
             let told = self.told().into_iter();
@@ -189,7 +189,7 @@ impl Collector {
         wait_for(&format!("{name} of {program}"), LIMIT, found)
     }
 
-    /// The spans below that one, of either program. Their own end tells that all of these are told, too.
+    /// Names of all spans below one, of both programs. A parent is exported after its children.
     fn names_below(&self, top: &Told) -> BTreeSet<String> {
         let told = self.told();
         let (mut within, mut names) = (BTreeSet::from([top.id()]), BTreeSet::new());
@@ -206,8 +206,8 @@ impl Collector {
     }
 }
 
-/// That the agent's span goes on with the caller's, the service's with the agent's of so many calls, and neither knows
-/// another trace. Returns the agent's, and what is below those of the service.
+/// Asserts that the agent's span continues the caller's trace, the service's spans continue the agent's, and no other
+/// trace exists. Returns the agent's span and the names below the service's.
 fn assert_one_trace(
     collector: &Collector,
     verb: &str,
@@ -271,7 +271,7 @@ fn the_agent_begins_a_trace_where_the_runtime_has_none_and_a_failed_call_is_told
     let collector = Collector::listen(&lab);
     let pod = Netns::new("pod");
     lab.status().nothing();
-    // Which is none: the version is missing.
+    // The parent is invalid: its version is missing.
     let answer = call_for(&lab, "ADD", "nowhere", &pod, &format!("{TRACE}-{CALLER}-01"));
     answer.fails(101, &["nowhere", "NETWORK_UNKNOWN"]);
     let served = collector.expect("dpu-service", "WorkloadNetwork/Attach");
@@ -340,7 +340,7 @@ fn a_collector_that_is_away_or_silent_costs_no_add_and_one_line_in_the_log() {
     assert_eq!(told(&lab, AWAY), [1, 1], "once is enough");
     assert!(!collector.told().is_empty());
     drop(collector);
-    // One that is connected to and takes nothing.
+    // A collector that accepts connections and reads nothing.
     let silent = [&lab.card.host, &lab.card.dpu].map(|netns| listener(netns));
     attach_and_detach(&lab);
     let connections = silent.map(|listener| listener.accept().unwrap());

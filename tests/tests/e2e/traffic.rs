@@ -1,4 +1,4 @@
-//! What operators and monitoring are told of what pods send and receive.
+//! Traffic counters of pods for operators and monitoring.
 
 use std::{
     process::{Child, Stdio},
@@ -35,7 +35,7 @@ impl Attached {
         Self { pod, id, representor, address }
     }
 
-    /// Sends five packets to an address, as if it had another than its own.
+    /// Sends five packets to an address with another source than its own.
     fn sends_for_another(&self, to: &str) {
         self.pod.ip(&["address", "add", "10.1.77.77/16", "dev", "eth0"]);
         let mut ping = self.pod.command("ping");
@@ -65,7 +65,7 @@ fn number(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap()
 }
 
-/// What `dpuctl top` tells programs, with what the guard has dropped.
+/// Counters of `dpuctl top -o json`, with the guard's drops.
 fn told_by_top(lab: &Lab, of: &Attached) -> (Carried, u64) {
     let look = lab.operator().says(&["top", "--once", "-o", "json"]);
     let look: Value = serde_json::from_str(&look).unwrap();
@@ -99,7 +99,7 @@ fn top_describe_and_metrics_tell_of_a_pod_what_the_kernel_counts() {
     let (before, drops_before) = told_by_top(&lab, &one);
     assert!(one.pod.pings(&other.address));
     one.sends_for_another(&other.address);
-    // Pods say something by themselves now and then: all four look within a quiet moment.
+    // Pods send something by themselves now and then: all four readings must fall into a quiet moment.
     wait_for("all to tell the same", LIMIT, || {
         let kernel = told_by_kernel(&lab, &one);
         let (top, drops) = told_by_top(&lab, &one);
@@ -126,7 +126,7 @@ fn the_busiest_pods_are_on_top_with_what_they_send_in_a_second() {
         let rows: Vec<Vec<_>> =
             table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         let is_last = idle.id.starts_with(rows[2][0]);
-        // A hundred packets a second of 1042 bytes, as well as this machine can.
+        // A hundred packets of 1042 bytes a second, as far as this machine can.
         let is_sending = rows[..2].iter().all(|row| row[5] == "kB" && row[7] == "kB");
         let packets: u64 = rows[0][rows[0].len() - 2].parse().unwrap();
         (rows.len() == 3 && is_last && is_sending && (10..=200).contains(&packets)).then_some(())
@@ -140,7 +140,7 @@ fn an_attachment_whose_port_is_gone_is_told_without_numbers() {
     let mut lab = Lab::start(&settings());
     let attached = Attached::new(&lab, "pod");
     assert!(told_by_metrics(&lab, &attached).is_some());
-    // Nobody puts it back.
+    // Nothing repairs it here.
     lab.card.program.crash();
     lab.card.dpu.ip(&["link", "delete", &attached.representor]);
     wait_for("its port is gone", LIMIT, || {

@@ -1,4 +1,4 @@
-//! One host with the cards of two DPUs, an agent for each.
+//! One host with cards of two DPUs and an agent for each.
 
 use std::{thread, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::routing::rules_to_table;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The interface of each DPU in a pod.
+/// Interface of each DPU in a pod.
 const INTERFACES: [&str; 2] = ["eth0", "net1"];
 
-/// The network of one DPU, which knows nothing of the other's.
+/// Network of one DPU, which does not know the other's.
 fn network(dpu: u8) -> String {
     format!(
         r#"
@@ -144,7 +144,7 @@ fn an_agent_puts_its_own_free_vfs_right_and_not_the_other_dpus() {
         links.iter().find(|link| link["ifname"] == vf).map(|link| link["mtu"].clone())
     };
     host.ip(&["link", "set", "c1p0v3", "mtu", "1400"]);
-    // Whoever has put it right twice has looked at all that there is.
+    // After two repairs the agent has looked at all VFs.
     for _ in 0..2 {
         host.ip(&["link", "set", "p0v3", "mtu", "1400"]);
         fleet.agents[0].program.signal(Signal::SIGHUP);

@@ -1,4 +1,4 @@
-//! Either program replaced by another binary while pods run.
+//! Either program is replaced by another binary while pods run.
 
 use std::{fs, process::Stdio};
 
@@ -11,8 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// The agent, or the service, is stopped or killed, and started from another path, while a pod pings
-/// another all the time.
+/// Stops or kills the agent or the service and starts it from another path, while one pod pings another.
 fn replaced(replace: impl FnOnce(&mut Lab)) {
     let mut lab = Lab::start(&Settings::default());
     let (a, b) = (Netns::new("a"), Netns::new("b"));
@@ -29,7 +28,7 @@ fn replaced(replace: impl FnOnce(&mut Lab)) {
     let text = String::from_utf8(output.stdout).unwrap();
     let mut counts = text.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
     let (sent, received) = (counts.next().unwrap(), counts.next().unwrap());
-    // The answer to the last one may be on its way.
+    // The answer to the last ping may be on its way.
     assert!(sent > 1 && received + 1 >= sent, "{text}");
 
     assert_eq!(lab.add("blue", &b, "eth0").result()["ips"][0]["address"], of_b[0].clone() + "/16");
@@ -43,7 +42,7 @@ fn replaced(replace: impl FnOnce(&mut Lab)) {
     figure(1, "programs replaced under running pods");
 }
 
-/// Puts a copy of a program where it is started from the next time, as the next version is.
+/// Installs a copy of a program at the path of its next start, like the next version.
 fn install(lab: &Lab, name: &str) {
     let folder = lab.path().join("bin");
     fs::create_dir_all(&folder).unwrap();

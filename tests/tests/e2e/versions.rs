@@ -1,4 +1,4 @@
-//! Agent and service beside a peer of the next version of the session protocol, which is played by a relay between them.
+//! Agent and service with a peer of the next protocol version, which a relay between them simulates.
 
 mod relay;
 
@@ -15,7 +15,7 @@ use relay::{NEXT, Peer, Relay};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A lab whose agent reaches its service by a relay that makes a later `peer` of each for the other.
+/// A lab whose agent reaches its service by a relay that simulates a later `peer` for each side.
 fn lab_beside(peer: Peer) -> (Lab, Relay) {
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     let settings = Settings { timeouts, relayed: true, ..Settings::default() };
@@ -44,7 +44,7 @@ fn later_peers_speak_the_highest_common_version() {
     }
 }
 
-/// Waits until the log of a program has a line with all of these words.
+/// Waits until a program's log has a line with all these words.
 fn wait_for_line(program: &Program, words: &[&str]) {
     wait_for(&format!("a line of {words:?}"), LIMIT, || {
         let log = program.log();
@@ -69,7 +69,7 @@ fn peers_of_later_versions_alone_are_refused() {
     }
 }
 
-/// Left out in silence, the pod would run without its second network.
+/// If the call were ignored, the pod would run without its second network.
 #[test]
 fn a_call_that_the_service_lacks_is_refused_by_name() {
     let (lab, _relay) = lab_beside(Peer::ServiceWithoutAttachAll);

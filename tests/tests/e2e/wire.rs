@@ -14,7 +14,7 @@ fn an_uplink_that_somebody_takes_out_is_put_back() {
 
 #[test]
 fn a_vlan_goes_over_the_wire_or_is_refused() {
-    // Either is a promise; the kernel of the virtual machine does the former in any case.
+    // Both results are correct; the virtual machine's kernel always gives the former.
     let _ = wire::a_vlan_goes_over_the_wire_or_is_refused(&Settings::default());
 }
 

@@ -1,4 +1,4 @@
-//! What runtimes pass by the conflist that users begin with: limits and resolvers.
+//! Arguments that runtimes pass by the shipped conflist: limits and resolvers.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached() {
     wishes::the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached(&settings);
 }
 
-/// The software card limits nothing that pods send: the fabric does, or says by name why it can't.
+/// The software card does not limit what pods send: the fabric does, or refuses by name.
 #[test]
 fn a_limit_of_what_a_pod_sends_is_kept_or_refused_by_name_and_leaves_nothing() {
     let lab = lab();
@@ -51,12 +51,12 @@ fn a_limit_of_what_a_pod_sends_is_kept_or_refused_by_name_and_leaves_nothing() {
         assert!(words.iter().all(|word| refused.error().1.contains(word)), "{refused:?}");
         lab.assert_clean_slate();
     }
-    // None of these is counted against the VF.
+    // None of these failures counts against the VF.
     let _ = add(&lab, "limited", &pod, &json!({})).result();
     lab.assert_invariants();
 }
 
-/// The pod that asks for the limit itself, in the test above, is refused at its ADD.
+/// A pod's own limit is refused at its ADD: see the test above.
 #[test]
 fn a_network_whose_limit_nobody_can_keep_is_refused_when_it_is_applied() {
     let lab = lab();
@@ -90,7 +90,7 @@ fn a_network_whose_limit_nobody_can_keep_is_refused_when_it_is_applied() {
     lab.assert_clean_slate();
 }
 
-/// A network of the file is in force all the same: it is told, and refused at each ADD.
+/// A network of the file is loaded nevertheless: it is reported, and each ADD is refused.
 #[test]
 fn a_network_of_the_file_whose_limit_nobody_can_keep_is_told() {
     let slow = "[[network]]\nname = \"slow\"\nbandwidth = { egress_rate = 8000000 }\n";
@@ -110,7 +110,7 @@ fn a_network_of_the_file_whose_limit_nobody_can_keep_is_told() {
     lab.assert_invariants();
 }
 
-/// What the kernel or switch has of the one attachment's limit, as `dpuctl` tells.
+/// The attachment's limit in the kernel or switch, as `dpuctl` reports it.
 fn in_force(lab: &Lab) -> String {
     let operator = lab.operator();
     let id = operator.get("attachments")[0]["id"].as_str().unwrap().to_owned();

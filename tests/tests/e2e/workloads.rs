@@ -1,4 +1,4 @@
-//! The door without CNI: workloads attached by gRPC on the agent's socket.
+//! Workloads without CNI: attached by gRPC on the agent's socket.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use tonic::{Code, Status};
 const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A lab whose workloads are attached to that network.
+/// A lab whose workloads are attached to this network.
 fn lab_on(network: &str) -> Lab {
     lab_with(network, Settings::default())
 }
@@ -32,7 +32,7 @@ fn lab_with(network: &str, settings: Settings) -> Lab {
     Lab::start(&Settings { timeouts: Timeouts { others, ..Timeouts::default() }, ..settings })
 }
 
-/// The addresses of an interface that are not its link's own, as `ip` shows them.
+/// Addresses of an interface without link-local ones, as in `ip`.
 fn addresses_of(pod: &Netns, interface: &str) -> Vec<IpAddr> {
     let link = pod.json("ip", &["address", "show", "dev", interface]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();
@@ -70,7 +70,7 @@ fn a_workload_has_its_interface_until_it_is_detached() {
         assert_eq!(reason, Reason::WorkloadAttached);
         is_refused(again, Code::AlreadyExists, &attached);
     }
-    // Of no CNI configuration, and so of nobody's GC.
+    // Workloads belong to no CNI configuration, so no GC detaches them.
     let mut gc = lab.configuration("blue");
     gc["cni.dev/valid-attachments"] = json!([]);
     lab.execute(&Call::new("GC", &gc)).nothing();
@@ -151,7 +151,7 @@ fn status_is_good_as_long_as_the_network_has_a_subnet() {
     lab.assert_clean_slate();
 }
 
-/// The first network comes after its agent, its first subnet after the network, and more room under a running pod.
+/// The first network comes after its agent, its first subnet later, and more room under a running pod.
 #[test]
 fn late_prefixes_serve_next_pods_beside_running_ones() {
     let mut lab = lab_with("later", Settings { networks: String::new(), ..Settings::default() });
@@ -198,7 +198,7 @@ fn late_prefixes_serve_next_pods_beside_running_ones() {
     lab.assert_clean_slate();
 }
 
-/// Where the client leaves the name out, as no CNI runtime can.
+/// If the client omits the name, which no CNI runtime can.
 #[test]
 fn networks_prefix_names_first_interface() {
     let lab = lab_on("later");
@@ -206,7 +206,7 @@ fn networks_prefix_names_first_interface() {
     let has = |pod: &Netns, name: &str| {
         pod.json("ip", &["link", "show"]).iter().any(|link| link["ifname"] == name)
     };
-    // The agent hears of a change by itself.
+    // The agent learns about the change without a request.
     let await_name = |name: &str| {
         wait_for(&format!("a first interface {name}"), LIMIT, || {
             let pod = Netns::new("pod");
@@ -243,7 +243,7 @@ fn apply(lab: &Lab, name: &str, more: &str) {
     let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
 }
 
-/// Where no network is named, a DPU that has one is good enough: which one is the default may come later.
+/// If no network is configured, a DPU with any network is enough: the default may come later.
 #[test]
 fn status_is_good_without_a_default_network_and_bad_without_any() {
     let lab = Lab::start(&Settings { networks: String::new(), ..Settings::default() });
@@ -287,7 +287,7 @@ fn what_can_not_be_is_refused_by_name() {
     }
     is_refused(caller.detach("a b", None), Code::InvalidArgument, &["a b", "INVALID_REQUEST"]);
     is_refused(caller.detach("host-port", None), Code::InvalidArgument, &["host-port"]);
-    // 10 MB, and just more than is taken.
+    // 10 MB, and slightly more than the limit.
     for length in [10 << 20, 1 << 20] {
         let request = asked(&"a".repeat(length), path, "eth0");
         is_refused(caller.attach_by(request), Code::OutOfRange, &["too large"]);
@@ -351,13 +351,13 @@ fn workloads_are_attached_at_the_same_time_and_one_too_many_is_told_so() {
     lab.assert_clean_slate();
 }
 
-/// The service takes part in nothing while it is suspended, and its session goes on.
+/// Without timers: the service can be suspended, and its session stays.
 fn lab_to_suspend() -> Lab {
     let service = "[limits]\nheartbeat_ms = 60000".into();
     Lab::start(&Settings { service, ..Settings::default() })
 }
 
-/// Begins a call while the service is suspended, and waits until it has been asked.
+/// Starts a call while the service is suspended, and waits until the request is sent.
 fn begin<T>(lab: &Lab, begin: impl FnOnce() -> T) -> T {
     let before = unread(lab);
     let begun = begin();
@@ -365,7 +365,7 @@ fn begin<T>(lab: &Lab, begin: impl FnOnce() -> T) -> T {
     begun
 }
 
-/// How many bytes the service has not read.
+/// Bytes that the service has not read.
 fn unread(lab: &Lab) -> u64 {
     let sockets = ["-H", "-t", "-n", "state", "established", "sport", "=", ":7443"];
     let listed = run(lab.card.dpu.command("ss").args(sockets));
@@ -420,7 +420,7 @@ fn a_repeat_of_a_call_that_was_taken_back_attaches_the_workload() {
     lab.assert_clean_slate();
 }
 
-/// The next agent, or service, knows what the one before has done.
+/// The next agent or service knows what its predecessor has done.
 fn a_workload_outlives(restart: impl FnOnce(&mut Lab)) {
     let mut lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
@@ -479,7 +479,7 @@ fn an_agent_killed_amid_an_attach_leaves_nothing_that_was_not_kept() {
     }
 }
 
-/// One that does nothing holds nobody up.
+/// An idle client does not delay the end.
 #[test]
 fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
     let mut lab = lab_to_suspend();
@@ -500,7 +500,7 @@ fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
     lab.assert_clean_slate();
 }
 
-/// What clients call the socket by differs from release to release.
+/// Clients of different gRPC versions send different authorities for the socket.
 #[test]
 fn a_client_of_grpcs_own_library_attaches_and_detaches_whatever_it_calls_the_socket() {
     let lab = Lab::start(&Settings::default());
@@ -511,7 +511,7 @@ fn a_client_of_grpcs_own_library_attaches_and_detaches_whatever_it_calls_the_soc
     assert!(made.status.success(), "{made:?}");
     for authority in ["", "/run/dpu-offload/agent.sock", "%2Frun%2Fdpu-offload%2Fagent.sock"] {
         let pod = Netns::new("pod");
-        // Debian's own, which has the library.
+        // Debian's Python, which has the library.
         let mut client = Command::new("/usr/bin/python3");
         client.arg(root.join("tests/fixtures/workloads.py")).args([lab.path(), &lab.socket()]);
         let output = run(client.arg(pod.name()).arg(pod.path()).arg(authority));

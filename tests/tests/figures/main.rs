@@ -1,4 +1,4 @@
-//! What becomes of a benchmark's figures: rows of a file, and pictures.
+//! Output of benchmark results: rows of a file, and pictures.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -79,7 +79,7 @@ fn has(texts: &[String], wanted: &[&str]) {
     }
 }
 
-/// The texts of a picture, as a foreign parser reads them.
+/// Texts of a picture, read by another parser.
 fn texts(picture: &Path) -> Vec<String> {
     let script = "import json, sys, xml.etree.ElementTree as tree\n\
         texts = tree.parse(sys.argv[1]).iter('{http://www.w3.org/2000/svg}text')\n\

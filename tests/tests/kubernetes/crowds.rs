@@ -1,4 +1,4 @@
-//! More pods than VFs, at once and one after the other. There are 32 VFs for them.
+//! More pods than VFs, at once and one after the other. There are 32 VFs.
 
 use e2e::{
     cluster::{Cluster, LIMIT, deployment, is_ready, name, pod},

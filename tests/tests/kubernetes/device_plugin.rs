@@ -1,4 +1,4 @@
-//! VFs that the kubelet hands out: six, in the pool `gold`.
+//! VFs that the kubelet assigns: six, in the pool `gold`.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 const RESOURCE: &str = "dpu-offload.io/gold";
 const FOLDER: &str = "/var/lib/kubelet/device-plugins";
 
-/// A pod, or a template of pods, on the pool's network.
+/// Puts a pod or a template on the pool's network.
 fn on_gold(pod: &mut Value) {
     pod["metadata"]["annotations"] = json!({"dpu-offload.io/network": "gold"});
 }
 
-/// The keys of a container that asks for a VF.
+/// Container keys that request a VF.
 fn asks() -> Value {
     json!({"resources": {"limits": {RESOURCE: "1"}}})
 }
 
-/// A pod that asks for a VF.
+/// A pod that requests a VF.
 fn asking(name: &str) -> Value {
     let mut pod = pod(name, asks());
     on_gold(&mut pod);
@@ -35,7 +35,7 @@ fn wait_for_resources(cluster: &Cluster, count: &str) {
     });
 }
 
-/// The VFs of the attachments, by their pods' names.
+/// VFs of the attachments by pod name.
 fn attached(cluster: &Cluster) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let attachments = cluster.attachments();
@@ -90,11 +90,11 @@ fn a_kubelet_that_starts_again_or_loses_the_socket_is_offered_the_vfs_again() {
         wait_for_resources(&cluster, "6");
     }
     assert_eq!(attached(&cluster), before);
-    // A kubelet removes all sockets at its start, and the node's status is of before until it has said something.
+    // At its start a kubelet removes all sockets, and the node's status is old until its first update.
     fs::remove_file(wait_for("the agent's socket", LIMIT, socket)).unwrap();
     wait_for("the agent's socket", LIMIT, || socket().map(drop));
     wait_for_resources(&cluster, "6");
-    // The kubelet refuses a pod for good that it has to admit before the next offer: a deployment makes another.
+    // The kubelet permanently refuses a pod that it admits before the next registration; a deployment creates another.
     let mut after = deployment("after", 1, asks());
     on_gold(&mut after["spec"]["template"]);
     cluster.apply(&[after]);

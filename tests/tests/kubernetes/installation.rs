@@ -1,5 +1,5 @@
-//! The manifests of `configs/kubernetes`: installed, upgraded and removed by the very lines of docs/KUBERNETES.md,
-//! on a node that has nothing of ours.
+//! The manifests of `configs/kubernetes`: installed, upgraded and removed with the exact commands of
+//! docs/KUBERNETES.md, on a bare node.
 
 use std::{
     env, fs,
@@ -22,15 +22,15 @@ use tempfile::TempDir;
 
 const PAGE: &str = include_str!("../../../docs/KUBERNETES.md");
 const IMAGE: &str = "localhost/dpu-offload-agent";
-/// Where the cluster's containerd looks, which is Debian's.
+/// The plugin's path for the cluster's containerd, which is Debian's.
 const PLUGIN: &str = "/usr/lib/cni/host-shim";
 const CONFLIST: &str = "/etc/cni/net.d/10-dpu-offload.conflist";
-/// Pods that start while the agent is replaced. There are VFs for them, and for those that run.
+/// Pods that start while the agent is replaced. There are VFs for them and for the running ones.
 const MOST_STARTED: usize = 16;
-/// Likewise while another stands by.
+/// Pods that start while another agent stands by.
 const STARTED_BESIDE: usize = 4;
 
-/// What the DaemonSet has, and what its comment has a person write for an older Kubernetes.
+/// The DaemonSet's strategy, and the one in its comment for older Kubernetes.
 const SURGE: &str = "{maxSurge: 1, maxUnavailable: 0}";
 const WITHOUT_SURGE: &str = "{maxUnavailable: 1}";
 
@@ -48,10 +48,10 @@ fn variable(name: &str) -> PathBuf {
     env::var_os(name).unwrap_or_else(|| panic!("{name}: run it by hack/cluster run")).into()
 }
 
-/// A node whose agent, plugin and CNI configuration were taken away, and are put back in the end.
+/// A node without agent, plugin and CNI configuration. They are restored on drop.
 struct BareNode {
     cluster: Cluster,
-    /// Where a person types the page's lines: a clone's `configs`, and what `dpuctl pki` has made.
+    /// Working folder of the page's commands: a clone's `configs`, and the output of `dpuctl pki`.
     folder: TempDir,
     plugin: Vec<u8>,
     conflist: Vec<u8>,
@@ -72,7 +72,7 @@ impl BareNode {
         node
     }
 
-    /// The lines of a section of the page, of which there is one block more or less.
+    /// Runs the commands of a section of the page, from its numbered block.
     fn type_lines(&self, section: &str, block: usize) -> String {
         let text = PAGE.split("\n## ").find(|text| text.starts_with(section)).unwrap();
         let lines = text.split("```sh\n").nth(block + 1).unwrap().split("```").next().unwrap();
@@ -80,7 +80,7 @@ impl BareNode {
         succeeds(shell.args(["-euxc", lines]).current_dir(self.folder.path()))
     }
 
-    /// Writes something else into a file of the copy, as the page says.
+    /// Edits a file of the copy, as the page says.
     fn edit(&self, file: &str, old: &str, new: &str) {
         let path = self.folder.path().join("agent").join(file);
         let text = fs::read_to_string(&path).unwrap();
@@ -88,7 +88,7 @@ impl BareNode {
         fs::write(path, text.replace(old, new)).unwrap();
     }
 
-    /// The image, of the programs that are tested, under two versions: it is the name that is rolled out.
+    /// Loads the image of the tested programs under two versions: a rollout changes the name.
     fn load_image(&self) -> [String; 2] {
         let (from, to) = (self.folder.path().join("programs"), self.folder.path().join("packages"));
         fs::create_dir(&from).unwrap();
@@ -109,7 +109,7 @@ impl BareNode {
         [image.split_once(':').unwrap().1.to_owned(), "next".to_owned()]
     }
 
-    /// What else the page leaves to a person, for this node.
+    /// Makes the edits that the page leaves to a person.
     fn edit_manifests(&self) {
         self.edit("host-shim.toml", "kind = \"pci\"", "kind = \"virtual\"");
         self.edit(
@@ -122,7 +122,7 @@ impl BareNode {
         if is_without_surge(&self.cluster) {
             self.edit("daemonset.yaml", SURGE, WITHOUT_SURGE);
         }
-        // The VFs' agent before has records, which are this one's now.
+        // The previous agent's records become this one's.
         let state = variable("STATE_DIR");
         self.edit(
             "daemonset.yaml",
@@ -139,7 +139,7 @@ impl BareNode {
         self.type_lines("Install by manifests", 2)
     }
 
-    /// The agent's one pod.
+    /// The only pod of the agent.
     fn agent(&self) -> String {
         let list =
             self.cluster.kubectl(&["--namespace", "dpu-offload", "get", "pods", "-o", "name"]);
@@ -147,7 +147,7 @@ impl BareNode {
         list
     }
 
-    /// What went wrong with pods whose names begin so, besides their volumes.
+    /// Warnings about pods with this name prefix, except about volumes.
     fn warnings(&self, beginning: &str) -> Vec<Value> {
         let events = self.cluster.kubectl(&[
             "get",
@@ -158,7 +158,7 @@ impl BareNode {
             "type=Warning",
         ]);
         let events: Value = serde_json::from_str(&events).unwrap();
-        // A kubelet that is slow to hear of a pod's Secret says so, and mounts it at its next try.
+        // A kubelet that learns late about a pod's Secret reports that, and mounts it at its next attempt.
         let is_theirs = |event: &&Value| {
             event["involvedObject"]["name"].as_str().unwrap().starts_with(beginning)
                 && event["reason"] != "FailedMount"
@@ -169,7 +169,7 @@ impl BareNode {
 
 #[expect(clippy::print_stderr, reason = "what a failed test shows")]
 impl Drop for BareNode {
-    /// Whatever became of the test, the next one finds the node as this one did.
+    /// Restores the node for the next test, whatever the result.
     fn drop(&mut self) {
         let kubectl = |arguments: &[&str]| drop(self.cluster.try_kubectl(arguments));
         if thread::panicking() {
@@ -193,7 +193,7 @@ impl Drop for BareNode {
     }
 }
 
-/// Whether the cluster is older than Kubernetes 1.22, whose DaemonSets have no `maxSurge`.
+/// Whether the cluster is older than Kubernetes 1.22, whose DaemonSets lack `maxSurge`.
 fn is_without_surge(cluster: &Cluster) -> bool {
     let versions: Value =
         serde_json::from_str(&cluster.kubectl(&["version", "-o", "json"])).unwrap();
@@ -209,7 +209,7 @@ fn lab_folder() -> PathBuf {
     variable("DPUCTL_CONFIG").parent().unwrap().to_owned()
 }
 
-/// That of the lab, which others may have started again since.
+/// Ends the lab's agent, which other tests may have restarted.
 fn end_agent() {
     let id = fs::read_to_string(lab_folder().join("agent.pid")).unwrap();
     let process = Pid::from_raw(id.trim().parse().unwrap());
@@ -275,11 +275,11 @@ fn the_api_server_takes_the_service_of_a_dpu_and_kubectl_makes_sense_of_all_mani
     assert_eq!(told.matches("created (server dry run)").count(), 2, "{told}");
 }
 
-/// Nodes beside the cluster's own, without a kubelet. The agent of the cluster's own node expands `${NODE_NAME}` in
-/// the test of the page's lines.
+/// Further nodes without a kubelet. The agent on the cluster's own node expands `${NODE_NAME}` in the test of the
+/// page's commands.
 const FURTHER_NODES: [&str; 3] = ["rack-a", "rack-b", "rack-c"];
 
-/// The further nodes and their DaemonSet. Their end is that of the objects: the next test finds none of them.
+/// The further nodes and their DaemonSet. Drop waits until the objects are gone.
 struct FurtherNodes<'a>(&'a Cluster);
 
 impl Drop for FurtherNodes<'_> {
@@ -304,7 +304,7 @@ impl Drop for FurtherNodes<'_> {
     }
 }
 
-/// A node with a DPU, with room for pods, as its kubelet would register it.
+/// A node with a DPU and room for pods, as its kubelet would register it.
 fn node_with_dpu(name: &str) -> Value {
     let room = json!({ "cpu": "1", "memory": "1Gi", "pods": "10" });
     json!({
@@ -315,7 +315,7 @@ fn node_with_dpu(name: &str) -> Value {
     })
 }
 
-/// The agents that the cluster has placed, each with its node.
+/// The agents that the cluster has placed, with their nodes.
 fn placed_agents(cluster: &Cluster) -> Vec<(String, Value)> {
     let listing = ["--namespace", "dpu-offload", "get", "pods", "--output", "json"];
     let pods: Value = serde_json::from_str(&cluster.kubectl(&listing)).unwrap();
@@ -354,11 +354,11 @@ fn one_daemon_set_serves_three_nodes() {
     }
 }
 
-/// Rolls another version out, while pods ping each other, start and end, and returns how many have started.
+/// Rolls out another version while pods ping each other, start and end. Returns the number of started pods.
 fn upgrade_under_pods(node: &BareNode, version: &str, next: &str, staying: &[Value]) -> usize {
     let (cluster, before) = (&node.cluster, node.agent());
     let newer = fs::read(PLUGIN).unwrap();
-    // As of the version before, which the next one replaces.
+    // Like the previous version, which the next one replaces.
     let older = [&newer[..], b"\n"].concat();
     fs::write("/usr/lib/cni/host-shim.older", older).unwrap();
     assert!(make_executable(Path::new("/usr/lib/cni/host-shim.older")));
@@ -385,8 +385,8 @@ fn upgrade_under_pods(node: &BareNode, version: &str, next: &str, staying: &[Val
     started
 }
 
-/// As Kubernetes does within one DaemonSet, which the cluster's is too old for: the next pod is there, and its agent
-/// stands by, before the one that runs is told to end. By another DaemonSet and back.
+/// Hands over as a newer Kubernetes does within one DaemonSet: the next pod's agent stands by before the running one is
+/// stopped. This cluster is too old, so a second DaemonSet is used.
 fn hand_over_side_by_side(node: &BareNode) {
     let shell = |lines: &str| {
         let mut bash = node.cluster.host.command("bash");

@@ -1,5 +1,4 @@
-//! A real kubelet with all of Kubernetes around it. `hack/test kubernetes` runs them, one after the other, in
-//! one cluster.
+//! A real kubelet in a complete Kubernetes cluster. `hack/test kubernetes` runs the tests one after the other.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

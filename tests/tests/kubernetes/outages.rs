@@ -1,4 +1,4 @@
-//! What pods need is away for a while: the API server, the DPU's service.
+//! Outages of what pods need: the API server, the DPU's service.
 
 use e2e::{
     cluster::{Cluster, LIMIT, addresses, deployment, name, pod, restarts},
@@ -6,7 +6,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// Ends the container of a pod and waits until it runs again.
+/// Kills the container of a pod and waits until it runs again.
 fn crash_a_container(cluster: &Cluster, pod: &Value) {
     let before = cluster.process_of(pod).expect("a container");
     cluster.crash(pod);

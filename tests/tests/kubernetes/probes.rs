@@ -1,4 +1,4 @@
-//! The kubelet's probes, which come from the host, by its port among the pods.
+//! The kubelet's probes, which come from the host through its host port.
 
 use e2e::{
     cluster::{Cluster, LIMIT, pod, restarts},
@@ -6,7 +6,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// Alive from the start until `/tmp/dead`, at 8081; ready from `/tmp/ready` on, at 8080.
+/// Alive until `/tmp/dead` exists, at 8081; ready once `/tmp/ready` exists, at 8080.
 const CONTAINER: &str = "httpd -f -p 8081 -h /etc & alive=$!
 until test -e /tmp/ready; do sleep 0.1; done
 httpd -p 8080 -h /tmp
@@ -14,7 +14,7 @@ until test -e /tmp/dead; do sleep 0.1; done
 kill $alive
 sleep infinity";
 
-/// A container with these actions for its probes.
+/// A container with these probe actions.
 fn probed(ready: &Value, alive: &Value) -> Value {
     let probe = |action: &Value| {
         let mut probe = action.clone();

@@ -1,4 +1,4 @@
-//! Programs of the node, the agent and the service that start again under running pods.
+//! Restarts of node programs, agent and service under running pods.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// All that is to stay of each pod and each attachment.
+/// What must stay of each pod and each attachment.
 fn what_runs(cluster: &Cluster) -> BTreeMap<String, String> {
     let pods = cluster.pods();
     let pods = pods.iter().map(|pod| {

@@ -1,4 +1,4 @@
-//! Services by the kube-proxy in the DPU's namespace, and ports of the DPU that lead to pods.
+//! Services by the kube-proxy in the DPU's namespace, and DPU ports that lead to pods.
 
 use std::{
     collections::BTreeSet,
@@ -13,10 +13,10 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// The API server's own Service.
+/// The API server's Service.
 const API: &str = "10.96.0.1";
 
-/// What the kubelet writes into pods' `/etc/resolv.conf`.
+/// The name server that the kubelet writes into pods' `/etc/resolv.conf`.
 const DNS: &str = "10.96.0.10";
 
 /// The node's address.
@@ -33,14 +33,14 @@ fn server() -> Value {
     })
 }
 
-/// What a pod gets from there by HTTP.
+/// A pod's HTTP request.
 fn from_pod(cluster: &Cluster, client: &str, address: &str, port: u64) -> String {
     let request = r"printf 'GET /index.html HTTP/1.0\r\n\r\n'";
     let answer = cluster.in_pod(client, &format!("{request} | nc -w 5 {address} {port}"));
     answer.lines().last().unwrap_or_default().to_owned()
 }
 
-/// What a client in a network namespace gets from there.
+/// An HTTP request from a network namespace.
 fn from_netns(netns: &Path, address: &str, port: u64) -> String {
     let script = format!(
         r"exec 3<>/dev/tcp/{address}/{port}; printf 'GET /index.html HTTP/1.0\r\n\r\n' >&3; cat <&3"
@@ -51,12 +51,12 @@ fn from_netns(netns: &Path, address: &str, port: u64) -> String {
     answer.lines().last().unwrap_or_default().to_owned()
 }
 
-/// Somebody beyond the DPU's uplink.
+/// The namespace beyond the DPU's uplink.
 fn outside() -> &'static Path {
     Path::new("/proc/1/ns/net")
 }
 
-/// The DPU's address there.
+/// The DPU's address at its uplink.
 fn uplink(cluster: &Cluster) -> String {
     let links = cluster.dpu.json("ip", &["-4", "address", "show", "dev", "oob0"]);
     links[0]["addr_info"][0]["local"].as_str().unwrap().to_owned()
@@ -92,8 +92,7 @@ fn pods_reach_services_and_the_api_server_and_all_reach_a_services_port_on_the_d
     cluster.assert_gives_everything_back();
 }
 
-/// The server is ours and on the node, as one of a DaemonSet with `hostNetwork` would be: what is tried is
-/// the way to it.
+/// The server is the test's and on the node, like one of a DaemonSet with `hostNetwork`: the path to it is tested.
 #[test]
 fn a_pod_finds_a_service_by_the_name_server_that_the_kubelet_tells_it() {
     let cluster = Cluster::take();
@@ -123,7 +122,7 @@ fn a_pod_finds_a_service_by_the_name_server_that_the_kubelet_tells_it() {
     cluster.assert_gives_everything_back();
 }
 
-/// Answers each question for an A record with this address, and others with nothing.
+/// Answers each question for an A record with this address, and other questions with nothing.
 fn answer(socket: &UdpSocket, address: Ipv4Addr) {
     const HEADER: usize = 12;
     const TYPE_AND_CLASS: usize = 4;
@@ -133,7 +132,7 @@ fn answer(socket: &UdpSocket, address: Ipv4Addr) {
         let end = HEADER + name + 1 + TYPE_AND_CLASS;
         let is_a = buffer[end - TYPE_AND_CLASS..end] == [0, 1, 0, 1];
         let mut reply = buffer[..end].to_vec();
-        // An answer without an error, to one question, of one record or none.
+        // A response without an error, to one question, with one record or none.
         reply[2..HEADER].copy_from_slice(&[0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
         if is_a {
             reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4]);

@@ -1,4 +1,4 @@
-//! Pods as people have them: deployments, and pods of the host's own network.
+//! Usual pods: deployments, and pods in the host's network.
 
 use std::collections::BTreeSet;
 

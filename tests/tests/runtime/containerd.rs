@@ -1,4 +1,4 @@
-//! What containerd alone does: annotations, limits, its own word for the network.
+//! Behaviour of containerd only: annotations, limits, and its network status.
 
 use std::{fs, time::Duration};
 
@@ -9,7 +9,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// Without a grace the agent's STATUS is bad as soon as the DPU is away.
+/// No grace: the agent's STATUS fails as soon as the DPU is away.
 fn node() -> (Lab, Containerd) {
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
@@ -17,7 +17,7 @@ fn node() -> (Lab, Containerd) {
     (lab, containerd)
 }
 
-/// The rates in byte/s of the queues before the pods.
+/// Rates in byte/s of the queueing disciplines at the pods' representors.
 fn limits(lab: &Lab) -> Vec<u64> {
     let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
     let limited = queues.into_iter().filter(|queue| queue["kind"] == "tbf");
@@ -101,7 +101,7 @@ fn a_pod_has_all_networks_that_its_annotation_lists_and_the_address_of_the_first
     lab.assert_clean_slate();
 }
 
-/// containerd's pods are of namespace `default`.
+/// containerd's pods are in the namespace `default`.
 #[test]
 fn pods_get_networks_that_are_for_their_namespace() {
     let networks = "[[network]]\nname = \"own\"\nnamespaces = [\"default\"]\n\
@@ -121,7 +121,7 @@ fn pods_get_networks_that_are_for_their_namespace() {
     lab.assert_clean_slate();
 }
 
-/// STATUS came to containerd with 2.1; before, a node stays ready and each pod is told.
+/// containerd calls STATUS since 2.1. Before, the node stays ready and each pod fails.
 #[test]
 fn a_node_is_told_that_its_dpu_is_away_by_versions_that_ask() {
     let (mut lab, containerd) = node();
@@ -150,7 +150,7 @@ fn of_several_configurations_the_first_by_name_is_taken() {
     fs::write(folder.join("20-green.conflist"), &of_green).unwrap();
     assert_eq!(network_of_a_pod(&lab, &containerd), "blue");
     fs::write(folder.join("05-green.conflist"), &of_green).unwrap();
-    // It is told by inotify that there is another, which it reads in its own time.
+    // containerd notices another file by inotify and reads it later.
     wait_for("a pod on green", Duration::from_secs(60), || {
         (network_of_a_pod(&lab, &containerd) == "green").then_some(())
     });
@@ -164,7 +164,7 @@ fn network_of_a_pod(lab: &Lab, containerd: &Containerd) -> String {
     network
 }
 
-/// The networks of the attachments, by interface.
+/// Networks of the attachments by interface.
 fn networks(lab: &Lab) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let all = lab.operator().get("attachments").into_iter();
@@ -193,7 +193,7 @@ fn a_pod_has_an_interface_of_each_of_several_configurations() {
     lab.assert_clean_slate();
 }
 
-/// What a RuntimeClass names is a runtime, which may have configurations of its own.
+/// A RuntimeClass names a runtime, which may have its own configurations.
 #[test]
 fn a_class_of_pods_has_the_network_of_its_runtime() {
     let lab = Lab::start(&Settings::default());

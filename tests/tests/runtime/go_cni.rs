@@ -1,5 +1,5 @@
-//! What is otherwise with a containerd that is built with the package adapters/go-cni: it needs no plugin, tells what
-//! it was told, and asks for STATUS whichever version it is of.
+//! Differences of a containerd built with adapters/go-cni: it needs no plugin, stores the agent's result, and calls
+//! STATUS in every version.
 
 use std::{fs, time::Duration};
 

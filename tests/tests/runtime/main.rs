@@ -1,4 +1,4 @@
-//! Real container runtimes, each scenario on each of them. `hack/test runtime` runs them.
+//! Real container runtimes, each scenario on each of them. Run by `hack/test runtime`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,11 +7,11 @@
 )]
 
 mod containerd;
-/// A copy of this machine, which tests of packages have too.
+/// A copy of this machine, shared with the tests of packages.
 #[path = "../e2e/packages/copy.rs"]
 mod copy;
 mod go_cni;
-/// Packages of the programs that are tested.
+/// Packages of the tested programs.
 #[path = "../e2e/packages/making.rs"]
 #[allow(dead_code, reason = "the tests of packages need more of it")]
 mod making;

@@ -1,4 +1,4 @@
-//! What podman alone does since it has networks by netavark's plugins: `hack/runtimes --next run` has it.
+//! Behaviour of podman 5 only, whose networks come from netavark's plugins: `hack/runtimes --next run` has it.
 
 use e2e::{
     Lab, Settings,
@@ -12,7 +12,7 @@ fn podman() -> (Lab, Podman) {
     (lab, podman)
 }
 
-/// The networks of the attachments, by interface.
+/// Networks of the attachments by interface.
 fn networks(lab: &Lab) -> Vec<[Value; 2]> {
     let all = lab.operator().get("attachments").into_iter();
     let pair = |one: Value| [one["key"]["interfaceName"].clone(), one["network"].clone()];

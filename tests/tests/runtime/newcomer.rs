@@ -1,5 +1,5 @@
-//! What the pages tell a newcomer to do, done as they say: packages, certificates, configurations, containerd, and
-//! a container with a way in and out.
+//! A newcomer's steps as the pages describe them: packages, certificates, configurations, containerd, and a container
+//! with connectivity in both directions.
 
 use std::{env, fs, process::Command};
 
@@ -11,8 +11,7 @@ use crate::{
     pages::{page, shown, told, writes},
 };
 
-/// Runs a script in the copy, with namespaces of its own. A root that is only changed would be left by what runc does in
-/// its own.
+/// Runs a script in the copy, with its own namespaces. A plain chroot would not survive runc's own mounts.
 const RUN: &str = r#"
 mount --rbind /dev dev
 mount -t proc proc proc
@@ -39,7 +38,7 @@ on_host() { ip netns exec host "$@"; }
 apt-get install -y --no-install-recommends ./*.deb
 "#;
 
-/// The way outside that the DPU of the page has, and the world behind it.
+/// The uplink of the page's DPU, and the world behind it.
 const WORLD: &str = "
 ip netns add world
 ip link add oob_net0 netns dpu type veth peer name eth0 netns world
@@ -51,7 +50,7 @@ done
 ip -n dpu route add default via 198.51.100.1
 ";
 
-/// Of the DPU and the operator the same as the page shows of the host.
+/// The page shows the host's certificates; these are the same commands for the DPU and the operator.
 const OTHER_CERTIFICATES: &str = "
 for kind in crt key; do
     cp -p dpu-dpu-1.$kind /etc/dpu-offload/tls/dpu.$kind
@@ -60,7 +59,7 @@ done
 cd ..
 ";
 
-/// In the place of an init system.
+/// Replaces an init system.
 const START: &str = "
 ip netns exec dpu dpu-service --config /etc/dpu-offload/dpu-service.toml >/tmp/service.log 2>&1 &
 ip netns exec host host-shim-agent --config /etc/dpu-offload/host-shim.toml >/tmp/agent.log 2>&1 &
@@ -70,7 +69,7 @@ wait_until 'ctr version'
 ctr -n default images import image.tar
 ";
 
-/// The host probes a container, which reaches the world and keeps that over a new version of the package.
+/// The host probes a container, which reaches the world, also after an upgrade of the package.
 const TRY: &str = r#"
 ctr run --cni --detach --cgroup "$OFFLOAD_RUNTIMES_CGROUP/newcomer" localhost/pod:1 web
 pod() { on_host dpuctl get attachments -o json | jq -r '.attachments[] | select(.key.interfaceName == "eth0")'; }
@@ -89,7 +88,7 @@ on_host dpuctl doctor
 echo the pod was there
 "#;
 
-/// All that the pages say, in their order.
+/// All steps of the pages, in their order.
 fn script() -> String {
     let [installation, connectivity, containerd] =
         ["INSTALLATION.md", "CONNECTIVITY.md", "runtimes/containerd.md"].map(page);
@@ -127,7 +126,7 @@ fn whoever_does_what_the_pages_say_has_a_container_with_a_way_in_and_out() {
     copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c"]);
     copy.arg([COPY, RUN].concat()).arg("copy");
     copy.args(made.debs()).arg(&path).arg(env::var_os("OFFLOAD_RUNTIMES_IMAGE").unwrap());
-    // What was installed is to be used.
+    // The installed programs must be used.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = making::text(&output);
     assert!(output.status.success() && said.contains("the pod was"), "{said}");

@@ -1,4 +1,4 @@
-//! What the pages of docs/ have a person type.
+//! Commands that the pages of docs/ contain.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,7 @@ pub(crate) fn page(name: &str) -> String {
     fs::read_to_string(docs.join(name)).unwrap()
 }
 
-/// The block of a page that has these words.
+/// The block of a page that contains these words.
 pub(crate) fn shown(page: &str, words: &str) -> String {
     let mut blocks = page.split("\n```").skip(1).step_by(2);
     let block = blocks.find(|block| block.contains(words));
@@ -17,13 +17,13 @@ pub(crate) fn shown(page: &str, words: &str) -> String {
     format!("{lines}\n")
 }
 
-/// The command in a page's text that begins so.
+/// The command in a page's text with this start.
 pub(crate) fn told(page: &str, beginning: &str) -> String {
     let mut commands = page.split('`').filter(|code| code.starts_with(beginning));
     commands.next().unwrap_or_else(|| panic!("the page tells no {beginning:?}")).to_owned()
 }
 
-/// Writes a file in the script.
+/// Script line that writes a file.
 pub(crate) fn writes(path: &str, text: &str) -> String {
     format!("cat >{path} <<'END_OF_FILE'\n{text}END_OF_FILE\n")
 }

@@ -1,5 +1,5 @@
-//! What podman alone does: a container's own address, a container that stops and starts, and a network that is made
-//! anew under it.
+//! Behaviour of podman only: a container's own address, a container that stops and starts, and a network that is
+//! reloaded.
 
 use e2e::{
     Lab, Settings,

@@ -1,4 +1,4 @@
-//! A machine with a software card under systemd, set up as the pages say, and booted again.
+//! A machine with a software card under systemd, set up by the pages and booted again.
 
 use std::{fs, process::Command};
 
@@ -10,8 +10,8 @@ use crate::{
     pages::{page, shown, told, writes},
 };
 
-/// Boots the copy twice, with systemd as the first process of each machine. It ends by a reboot, which the kernel makes a
-/// hangup in a pid namespace (`reboot_pid_ns` in kernel/pid_namespace.c). Units of this machine are not started.
+/// Boots the copy twice, with systemd as first process. It ends by a reboot, which the kernel turns into a hangup in a
+/// PID namespace (`reboot_pid_ns` in kernel/pid_namespace.c). Units of this machine are not started.
 const BOOT: &str = r#"
 rm -rf etc/systemd/system/*
 mkdir -p etc/systemd/system/multi-user.target.wants
@@ -43,7 +43,7 @@ for boot in first second; do
 done
 "#;
 
-/// Becomes the first process of a machine, with the hierarchies of control groups that this machine has.
+/// Becomes the first process of a machine, with this machine's control group hierarchies.
 const FIRST_PROCESS: &str = r#"
 mount -t tmpfs tmpfs dev
 for node in null zero full random urandom tty; do
@@ -89,7 +89,7 @@ StandardOutput=truncate:/made/log
 StandardError=inherit
 ";
 
-/// A page's commands, but for those that get Debian's packages: they are there.
+/// A page's commands without downloads of Debian's packages, which are installed.
 fn without_downloads(commands: &str) -> String {
     let is_download = |line: &&str| line.starts_with("apt-get install") && !line.contains("./");
     commands.lines().filter(|line| !is_download(line)).map(|line| format!("{line}\n")).collect()
@@ -110,7 +110,7 @@ fn first_boot() -> String {
         "mkdir -p /etc/containerd\n",
         &writes("/etc/containerd/config.toml", &format!("version = 2\n{cni}")),
         &told(&containerd, "install -D -m 644"),
-        // As its package does.
+        // Like its package does.
         "\nsystemctl enable containerd\n",
         &told(&containerd, "systemctl restart containerd"),
         "\n",
@@ -119,8 +119,8 @@ fn first_boot() -> String {
     .concat()
 }
 
-/// The card's program is killed and leaves its links. Its unit removes them and plugs new ones, and the agent configures
-/// the host port again.
+/// The card's program is killed and leaves its links. Its unit removes them and plugs in a new card, and the agent
+/// configures the host port again.
 const KILLED_CARD: &str = r#"
 systemctl kill --signal=KILL dpu-offload-card
 timeout 60 bash -c '
@@ -160,7 +160,7 @@ fn software_card_serves_pods_after_reboot_and_kill() {
         fs::write(&path, text).unwrap();
         copy.arg(path);
     }
-    // What was installed is to be used.
+    // The installed programs must be used.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = making::text(&output);
     assert!(output.status.success(), "{said}");

@@ -1,4 +1,4 @@
-//! What holds on every runtime: each function is a test, given the runtime.
+//! Scenarios for every runtime: each function is a test that gets the runtime.
 
 use std::{collections::BTreeSet, net::SocketAddr, thread, time::Duration};
 
@@ -9,13 +9,13 @@ use e2e::{
 };
 use nix::sys::signal::Signal;
 
-/// How long a plugin may take to reach the agent.
+/// Timeout of a plugin for reaching the agent.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// At how many moments of a pod's start its runtime is killed.
+/// Number of moments during a pod's start at which its runtime is killed.
 const KILLS: u32 = 6;
 
-/// Runs so many pods, all at once, and returns their ids, or what the runtime complains of.
+/// Starts pods at the same time, and returns their IDs or the runtime's errors.
 fn run_at_once(node: &Node, count: usize) -> Vec<Result<String, String>> {
     let runtime = &*node.runtime;
     thread::scope(|scope| {
@@ -97,7 +97,7 @@ pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_
     kind: Kind,
 ) {
     let node = Node::start(kind, &Settings::default());
-    // The first start of all takes longer than those that follow.
+    // The first start takes longer than the following ones.
     node.remove(&node.run("first"));
     let began = Stopwatch::start();
     let second = node.run("second");
@@ -170,7 +170,7 @@ pub(crate) fn a_pod_that_goes_while_the_dpu_is_away_is_given_back_later(kind: Ki
     node.assert_clean_slate();
 }
 
-/// A kubelet asks again, a person of podman's need not: the network namespace has gone with the container.
+/// A kubelet repeats the removal; a podman user need not, because the network namespace ends with the container.
 pub(crate) fn a_pod_that_goes_while_the_agent_is_away_is_given_back_later(kind: Kind) {
     let mut node = Node::start(kind, &Settings::default());
     let pod = node.run("pod");
@@ -205,8 +205,8 @@ pub(crate) fn a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host(
     node.assert_invariants();
 }
 
-/// podman 5 complains, for netavark looks into the network namespace before it asks the plugin, and removes the
-/// container nevertheless.
+/// podman 5 reports an error, because netavark opens the network namespace before it calls the plugin. It still removes
+/// the container.
 pub(crate) fn a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
     let pod = node.run("pod");

@@ -1,14 +1,14 @@
-//! The simulated card of a lab, as `devlink`, sysfs and debugfs show and change it.
+//! The simulated card of a lab in `devlink`, sysfs and debugfs.
 
 use std::{fs, process::Output};
 
 use e2e::{Lab, run};
 use serde_json::Value;
 
-/// A knob of hack/vm.d/switchdevsim, for all cards.
+/// A parameter of hack/vm.d/switchdevsim for all cards.
 const TAKES_TRAP: &str = "/sys/module/switchdevsim/parameters/takes_trap";
 
-/// While this lives, no card takes filters that leave frames to the kernel.
+/// While this exists, no card accepts filters that trap frames to the kernel.
 pub(crate) struct WithoutTrap(());
 
 impl WithoutTrap {
@@ -25,7 +25,7 @@ impl Drop for WithoutTrap {
     }
 }
 
-/// The card's device, as people handle it.
+/// The card's device, handled with user tools.
 pub(crate) struct Device<'a> {
     lab: &'a Lab,
     name: String,
@@ -42,12 +42,12 @@ impl<'a> Device<'a> {
         run(self.lab.card.dpu.command("devlink").args(arguments))
     }
 
-    /// Its name for `devlink`.
+    /// Name for `devlink`.
     pub(crate) fn handle(&self) -> String {
         format!("netdevsim/{}", self.name)
     }
 
-    /// The rates of the ports that are limited.
+    /// Rates of the limited ports.
     pub(crate) fn rates(&self) -> Vec<Value> {
         let output = self.devlink(&["-j", "port", "function", "rate", "show"]);
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -56,18 +56,18 @@ impl<'a> Device<'a> {
         of_card.map(|(_, rate)| rate.clone()).filter(|rate| rate["tx_max"].is_number()).collect()
     }
 
-    /// Representors exist in mode `switchdev` and not in mode `legacy`.
+    /// Sets the eswitch mode. Representors exist in mode `switchdev` only.
     pub(crate) fn set_mode(&self, mode: &str) {
         let output = self.devlink(&["dev", "eswitch", "set", &self.handle(), "mode", mode]);
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Makes the driver start anew, without VFs. Whether it could.
+    /// Restarts the driver without VFs. Returns whether it could.
     pub(crate) fn reload(&self) -> bool {
         self.devlink(&["dev", "reload", &self.handle()]).status.success()
     }
 
-    /// Turns a knob for tests.
+    /// Sets a debugfs parameter.
     pub(crate) fn turn(&self, knob: &str, value: &str) {
         fs::write(format!("/sys/kernel/debug/netdevsim/{}/{knob}", self.name), value).unwrap();
     }

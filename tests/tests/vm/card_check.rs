@@ -8,7 +8,7 @@ use std::{
 
 use e2e::{card_check::assert_complete, program, run};
 
-/// Runs a script of shell from the repository, with the lab's name and the programs.
+/// Runs a shell script from the repository, with the lab's name and the programs.
 fn shell(script: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let programs: PathBuf = program("dpuctl").parent().unwrap().into();
@@ -20,7 +20,7 @@ fn shell(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Takes the lab down when dropped.
+/// Takes the lab down on drop.
 struct Down;
 
 impl Drop for Down {

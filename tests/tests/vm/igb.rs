@@ -1,7 +1,6 @@
-//! Real VFs of a real driver on the host's side: QEMU's igb cards, whose PFs keep the pods to their
-//! MAC addresses and VLANs, for the cards have no DPU. The host is the machine itself, as VFs come
-//! back to its first namespace alone; the service has neither eswitch nor fabric: the cards switch
-//! between their VFs by themselves.
+//! Real VFs of a real driver on the host's side: QEMU's igb cards. The cards have no DPU, so their PFs restrict pods to
+//! MAC addresses and VLANs, and the cards switch between VFs. The service has neither eswitch nor fabric. The host is
+//! the machine itself, because VFs return only to the initial namespace.
 
 mod card;
 mod drivers;
@@ -24,7 +23,7 @@ fn assert_comes_to_ping(pod: &Netns, address: &str) {
     assert!(reached.is_some(), "{} does not reach {address}", pod.name());
 }
 
-/// What a pod stacks on its interface or sets of it.
+/// Changes by a pod to its interface.
 const DONE_TO_A_VF: [&str; 4] = [
     "ip link add stacked link net1 type macvlan mode passthru && ip link set stacked up",
     "ip link add stacked link net1 type vlan id 7 && ip link set stacked up",
@@ -32,7 +31,7 @@ const DONE_TO_A_VF: [&str; 4] = [
     "ethtool -G net1 rx 128 tx 128 && ethtool -C net1 rx-usecs 77 && ethtool -K net1 tx off",
 ];
 
-/// A VF that a pod leaves otherwise than it was is bound to its driver again before the next gets it.
+/// A VF that differs after its pod is bound to its driver again before the next pod gets it.
 #[test]
 fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
     let lab = Lab::start(2);
@@ -59,8 +58,8 @@ fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
     lab.assert_invariants(&clean);
 }
 
-/// Pods get VFs by PCI address, reach each other through the card within their VLAN only, and give
-/// the VFs back as they were; so does a namespace that ends with its VF inside.
+/// Pods get VFs by PCI address, reach each other through the card within their VLAN only, and return the VFs with their
+/// baselines. The same holds for a namespace that ends with its VF inside.
 #[test]
 fn vfs_go_into_pods_and_come_back_as_they_were() {
     let lab = Lab::start(3);
@@ -96,7 +95,7 @@ fn vfs_go_into_pods_and_come_back_as_they_were() {
     lab.assert_becomes(&before);
 }
 
-/// A PF checks the senders' addresses where the network does not allow others, and can't do trunks.
+/// A PF checks source addresses unless the network allows others, and does not support trunks.
 #[test]
 fn what_the_network_allows_the_pf_allows() {
     let lab = Lab::start(1);
@@ -114,8 +113,7 @@ fn what_the_network_allows_the_pf_allows() {
     lab.wait_for_free(1);
 }
 
-/// A VF that comes home without a record of it gets back what it was like, and its PF holds it to
-/// nothing any more.
+/// A VF without a record returns to the host with its baseline, and its PF no longer restricts it.
 #[test]
 fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
     let mut lab = Lab::start(1);
@@ -132,7 +130,7 @@ fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
     lab.assert_invariants(&clean);
 }
 
-/// The number of VFs follows the DPU's wish from 0 by 7 to 3, but never while one is in use.
+/// The number of VFs follows the DPU's configuration from 0 via 7 to 3, but never while one is in use.
 #[test]
 fn the_number_of_vfs_follows_the_dpus_wish() {
     let lab = Lab::start(7);

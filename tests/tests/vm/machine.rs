@@ -1,5 +1,5 @@
-//! The virtual machine has what the tests beside this one build on, as foreign tools see it. Where
-//! these fail, the machine is broken and not the product.
+//! The virtual machine has what the other tests need, seen by external tools. If these tests fail, the machine is
+//! broken and not the product.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(60);
 const NETDEVSIM: &str = "/sys/bus/netdevsim";
 
-/// A netdevsim card, removed when dropped.
+/// A netdevsim card, removed on drop.
 struct Netdevsim {
     id: u32,
 }
@@ -40,7 +40,7 @@ impl Drop for Netdevsim {
     }
 }
 
-/// The PCI functions that a driver has bound.
+/// PCI functions that a driver has bound.
 fn functions(driver: &str) -> Vec<PathBuf> {
     let folder = Path::new("/sys/bus/pci/drivers").join(driver);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));

@@ -1,5 +1,5 @@
-//! Real switchdev and real SR-IOV: what needs the kernel and the cards of hack/vm. `hack/test vm`
-//! runs them, as root of the virtual machine.
+//! Tests that need the kernel and the cards of hack/vm: real switchdev and SR-IOV. `hack/test vm` runs them as root of
+//! the virtual machine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The whole set-up on the kernel's simulated switchdev card: real devlink ports and representors, a
-//! bridge that keeps VLANs apart, rates that the card's driver is told, and its refusals.
+//! The whole product on the kernel's simulated switchdev card: real devlink ports and representors, a bridge with VLAN
+//! filtering, rates set in the card's driver, and its refusals.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -14,8 +14,7 @@ use crate::card::{Device, WithoutTrap};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Networks of VLANs 100 and 200, with rates, and with one that the card's driver refuses: it knows no
-/// more than 5 Gbit/s.
+/// Networks of VLANs 100 and 200 with rates. The card's driver refuses one of them: its maximum is 5 Gbit/s.
 const NETWORKS: &str = r#"
 [[network]]
 name = "red"
@@ -49,7 +48,7 @@ name = "too-fast"
 bandwidth = { egress_rate = 6000000000 }
 "#;
 
-/// Emulated processors may take seconds for what is due at once.
+/// Emulated processors may delay heartbeats by seconds.
 pub(crate) const PATIENCE: &str = "[limits]\nheartbeat_ms = 20000\n";
 
 pub(crate) fn settings() -> Settings {
@@ -74,7 +73,7 @@ fn sixteen_pods_come_and_go_at_once() {
     load::as_many_pods_as_vfs_come_and_go(&settings);
 }
 
-/// Which the kernel of the machine has modules for.
+/// The machine's kernel has the modules.
 #[test]
 fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
     delegates::plugins_for_stacked_links_and_rates_make_further_interfaces(&settings());
@@ -151,13 +150,13 @@ fn operators_see_the_card_and_what_it_can_do() {
     assert!(of_card("egress-rate").contains("in hardware"), "{described}");
     let ingress_rate = of_card("ingress-rate");
     assert!(ingress_rate.contains("in software"), "{described}");
-    // The page of limits quotes what the card's row says.
+    // The page of limits quotes the card's row.
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/CONFIGURATION.md");
     let (_, detail) = ingress_rate.split_once("in software").unwrap();
     assert!(fs::read_to_string(page).unwrap().contains(detail.trim()), "{ingress_rate}");
 }
 
-/// What is told of one thing that the card can do.
+/// Description of one ability of the card.
 fn of_card<'a>(lab: &Lab, described: &'a str, name: &str) -> &'a str {
     let begin = format!("{} ", Device::of(lab).handle());
     let mut lines = described.lines().filter(|line| line.starts_with(&begin));
@@ -185,8 +184,8 @@ fn a_card_that_leaves_nothing_to_the_kernel_guards_in_software_and_operators_see
     lab.assert_clean_slate();
 }
 
-/// The card takes filters and stations that the service sets. It takes no stations that the bridge has learned, which are
-/// all that an unguarded port has.
+/// The card accepts the service's filters and FDB entries. It does not accept entries that the bridge has learnt, the
+/// only ones of an unguarded port.
 #[test]
 fn traffic_that_the_kernel_forwards_makes_offloaded_false() {
     let lab = Lab::start(&settings());
@@ -226,8 +225,7 @@ fn a_rate_that_the_driver_refuses_is_told_in_its_words_and_all_is_undone() {
     lab.assert_invariants();
 }
 
-/// The driver is made to fail in starting anew: all representors are gone, and stay away until
-/// somebody mends the card.
+/// The driver fails to start again: all representors are gone and stay away until an operator repairs the card.
 #[test]
 fn without_representors_nothing_is_attached_and_nothing_is_lost() {
     let lab = Lab::start(&settings());

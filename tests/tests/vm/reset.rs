@@ -1,4 +1,4 @@
-//! The card is reset: its representors vanish and return, and pods go on with what they had.
+//! The card is reset: its representors vanish and return, and pods keep their attachments.
 
 use std::time::Duration;
 
@@ -20,8 +20,7 @@ fn after_a_card_reset_pods_get_their_vf_back() {
     outages::after_a_card_reset_pods_get_their_vf_back(&settings());
 }
 
-/// Everything of an attachment is made anew on the new card: VLAN, rate, addresses. What runs in the
-/// pod goes on.
+/// Everything of an attachment is set again on the new card: VLAN, rate, addresses. Processes in the pod continue.
 #[test]
 fn after_a_reset_pods_have_their_vlans_rates_and_processes() {
     let mut lab = Lab::start(&settings());
@@ -50,7 +49,7 @@ fn after_a_reset_pods_have_their_vlans_rates_and_processes() {
     lab.assert_clean_slate();
 }
 
-/// As when somebody switches the mode of the eswitch, or the card's driver starts anew.
+/// As after a change of the eswitch mode, or a restart of the card's driver.
 #[test]
 fn representors_that_vanish_and_return_alone_are_programmed_again() {
     let lab = Lab::start(&settings());

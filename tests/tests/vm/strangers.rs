@@ -1,5 +1,4 @@
-//! Other users of the host, who are truly others here: in the namespaces of the other tests there is
-//! one user alone.
+//! Other users of the host. Only here they are real: the namespaces of the other tests have a single user.
 
 use std::{
     fs::{self, Permissions},
@@ -11,16 +10,16 @@ use std::{
 use e2e::{Answer, Call, Lab, Settings, program};
 use nix::sys::stat::{Mode, umask};
 
-/// `nobody`
+/// User ID of `nobody`.
 const STRANGER: &str = "65534";
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// STATUS, asked by a plugin that a stranger has started.
+/// STATUS by a plugin that another user has started.
 fn status_for_a_stranger(lab: &Lab) -> Answer {
-    // Where programs are built strangers may not be let in.
+    // Other users may not have access to the build folder.
     let plugin = lab.path().join("host-shim");
     fs::copy(program("host-shim"), &plugin).unwrap();
     let mut command = Command::new("setpriv");
@@ -32,7 +31,7 @@ fn status_for_a_stranger(lab: &Lab) -> Answer {
 fn a_stranger_is_kept_out_by_the_sockets_mode_and_by_the_kernels_word_who_calls() {
     let lab = Lab::start_with(&Settings::netdevsim(), |folder| {
         set_mode(folder, 0o755);
-        // Nothing that the agent makes is closed to others by itself.
+        // None of the agent's files denies access to others by itself.
         umask(Mode::empty());
     });
     let told = "only root";

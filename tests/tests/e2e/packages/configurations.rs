@@ -1,4 +1,4 @@
-//! The configurations that the packages put into /etc: refused until a site writes its own, and examples are comments.
+//! Configurations that the packages install in /etc: refused until a site writes its own. Examples are comments.
 
 use std::{fs, path::Path, process::Command};
 
@@ -13,13 +13,13 @@ use super::{
 /// EX_CONFIG of sysexits.h.
 const BAD_CONFIGURATION: i32 = 78;
 
-/// Packages, the programs that their files are for, and what the refusal names.
+/// Packages with the programs of their files, and what the refusal names.
 const FILES: [(&str, &str, &str, &str); 2] = [
     ("dpu-offload-dpu", "dpu-service", "dpu-service.toml", "there is no [[host]]"),
     ("dpu-offload-host", "host-shim-agent", "host-shim.toml", "missing key `endpoint` in `dpu`"),
 ];
 
-/// A package's files.
+/// Files of a package.
 fn unpacked(package: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let deb = Made::of_stand_ins().deb(package, &architecture());
@@ -32,7 +32,7 @@ fn checked(name: &str, file: &Path) -> (Option<i32>, String) {
     (output.status.code(), text(&output))
 }
 
-/// The file with its examples in force: a comment that holds a section or a key is one.
+/// Activates the examples of a file: comments that contain a section or a key.
 fn with_examples(text: &str) -> String {
     let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let is_example = |line: &&str| {
@@ -76,7 +76,7 @@ fn examples_of_shipped_configurations_are_valid() {
         let folder = unpacked(package);
         let path = folder.path().join("etc/dpu-offload").join(file);
         fs::write(&path, with_examples(&fs::read_to_string(&path).unwrap())).unwrap();
-        // All of the file is in order: what is missing are the site's certificates.
+        // The file is valid: only the site's certificates are missing.
         let (_, said) = checked(name, &path);
         assert!(said.contains("/etc/dpu-offload/tls/") && said.lines().count() == 1, "{said}");
     }

@@ -1,7 +1,7 @@
-//! A copy of this machine with a root of its own. What is written there stays in memory.
+//! A copy of this machine with its own root. Changes stay in memory.
 
-/// Makes the copy the working directory, in a mount namespace of its own, and puts the arguments, which are files, into
-/// its /made.
+/// Script that makes the copy the working directory, in its own mount namespace, and copies the files in its arguments
+/// to its /made.
 pub(crate) const COPY: &str = r#"
 set -e
 mount -t tmpfs tmpfs /run

@@ -1,4 +1,4 @@
-//! Images, looked at as their specification says, with foreign tools.
+//! Images, checked against their specification with external tools.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::making::{Made, fill, package, says, text};
 
-/// An image's layout, unpacked.
+/// The unpacked layout of an image.
 struct Layout {
     folder: TempDir,
 }
@@ -28,7 +28,7 @@ impl Layout {
         serde_json::from_slice(&fs::read(self.folder.path().join(path)).unwrap()).unwrap()
     }
 
-    /// The blob that a descriptor names, once its size and digest are found to be what it says.
+    /// The blob of a descriptor, after a check of its size and digest.
     fn blob(&self, descriptor: &Value) -> PathBuf {
         let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
         let path = self.folder.path().join("blobs/sha256").join(digest);
@@ -86,7 +86,7 @@ fn says_bytes(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
-/// With nothing around it but the image.
+/// Runs with only the image's content.
 fn check_that_it_runs(layer: &Path, program: &str) {
     let root = tempfile::tempdir().unwrap();
     unpack(layer, root.path());
@@ -100,7 +100,7 @@ fn check_that_it_runs(layer: &Path, program: &str) {
 fn a_program_that_is_not_static_makes_no_image() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("from");
-    // Debian's own: dynamic, and quick to copy.
+    // A program of Debian: dynamic, and quick to copy.
     fill(&from, |path| assert!(fs::copy("/bin/true", path).unwrap() > 0));
     let output = run(package(&folder.path().join("to"), &[from]).args(["--only", "image"]));
     let said = text(&output);

@@ -1,4 +1,4 @@
-//! Packages that are installed, upgraded and removed: in empty trees, and in a copy of this machine.
+//! Packages installed, upgraded and removed: in empty trees, and in a copy of this machine.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use super::{
     tree::{AGENT_FILE, ALL, LINK, Tree, architecture, debs},
 };
 
-/// The package of a later release, in which the configuration that is shipped differs.
+/// A later version of a package with another shipped configuration.
 fn later(deb: &Path, configuration: &str, folder: &Path) -> PathBuf {
     let (tree, later) = (folder.join("later"), folder.join("later.deb"));
     says(Command::new("dpkg-deb").arg("-R").arg(deb).arg(&tree));
@@ -48,7 +48,7 @@ fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept
     tree.write("var/lib/dpu-offload/service/journal.redb", "");
     tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
     tree.write("etc/dpu-offload/networks.d/storage.conf", "");
-    // The stand-in of the agent prints its last argument, which counts as a pod.
+    // The stand-in for the agent prints its last argument, which counts as a pod.
     let mut remove = tree.dpkg_command(&[&["--remove"], &ALL[..]].concat());
     says(remove.env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(
@@ -78,7 +78,7 @@ fn an_upgrade_keeps_what_the_user_has_changed_and_the_plugin_is_there_at_any_mom
     tree.installs(&[later(&deb, AGENT_FILE, folder.path())]);
     assert_eq!(tree.read(AGENT_FILE), "# mine\n");
     assert!(tree.read(&format!("{AGENT_FILE}.dpkg-dist")).ends_with("# later\n"));
-    // Neither was written into: each is another file that took its name.
+    // Neither file was overwritten: each was replaced by another file with its name.
     assert!(inode("usr/lib/cni/host-shim") != plugin && inode(LINK) != link);
     assert!(
         tree.path("usr/lib/cni/host-shim").exists()
@@ -146,7 +146,7 @@ fn an_agent_whose_successor_refuses_the_configuration_goes_on_and_the_upgrade_sa
     let deb = made.deb("dpu-offload-host", &architecture());
     let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
     let said = text(&output);
-    // It names no DPU.
+    // The file names no DPU.
     assert!(!output.status.success() && said.contains("as before"), "{said}");
     assert!(said.contains("`endpoint`") && said.contains("dpkg --configure"), "{said}");
     assert_eq!(tree.calls(), ["systemctl daemon-reload"]);
@@ -166,7 +166,7 @@ fn upgrade_checks_with_the_name_of_the_node() {
     let output =
         tree.dpkg(&["--install", made.deb("dpu-offload-host", &architecture()).to_str().unwrap()]);
     let said = text(&output);
-    // It goes as far as the certificates, of which the file names none.
+    // The check stops at the missing certificates.
     assert!(said.contains("`tls`") && !said.contains("NODE_NAME"), "{said}");
 }
 
@@ -203,7 +203,7 @@ fn units_start_what_the_packages_bring() {
     }
 }
 
-/// Runs a script in the copy, with namespaces of its own.
+/// Runs a script in the copy, with its own namespaces.
 const RUN: &str = r#"
 mount --rbind /dev dev
 mount -t proc proc proc
@@ -211,7 +211,7 @@ mount -t sysfs sysfs sys
 exec chroot . /bin/bash -e -c 'cd /made && . ./script'
 "#;
 
-/// The commands that the example for other people's CI runs, after the packages are there.
+/// Commands of the CI example after the installation of the packages.
 fn workflow() -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/ci/pods.yml");
     let workflow = fs::read_to_string(file).unwrap();
@@ -227,14 +227,14 @@ fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
     let script = folder.path().join("script");
     let after = "dpuctl --config \"$DPUCTL_CONFIG\" get attachments\ndpu-offload-lab down\n";
     fs::write(&script, format!("{}\n{after}", workflow())).unwrap();
-    // apt may be no other user here, and has no way to fetch what the machine has in an older version.
+    // apt cannot switch to another user here, and cannot download older versions than the machine has.
     let apt = folder.path().join("apt.conf");
     fs::write(&apt, "APT::Sandbox::User \"root\";\nAPT::Get::Upgrade \"false\";\n").unwrap();
     let mut copy = Command::new("unshare");
     copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c"]);
     copy.arg([COPY, RUN].concat()).arg("copy");
     copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/made/apt.conf");
-    // The lab is to find the programs that were installed.
+    // The lab must use the installed programs.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = text(&output);
     assert!(output.status.success(), "{said}");

@@ -1,4 +1,4 @@
-//! Packages, made once in a run of the tests.
+//! Packages, made once in a test run.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use e2e::{program, run};
 pub(super) const PROGRAMS: [&str; 5] =
     ["virtual-nic", "dpu-service", "host-shim", "host-shim-agent", "dpuctl"];
 
-/// Where the field of an ELF header is that tells the processor, and what it tells of one for arm64.
+/// Offset of the machine field in an ELF header, and its value for arm64.
 const MACHINE: u64 = 18;
 const AARCH64: &[u8] = &[183, 0];
 
@@ -27,38 +27,38 @@ pub(super) fn text(output: &Output) -> String {
     )
 }
 
-/// What a command prints that has to succeed.
+/// The output of a command that must succeed.
 pub(super) fn says(command: &mut Command) -> String {
     let output = run(command);
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What was made.
+/// The folder with the results.
 pub(super) struct Made {
     pub(super) folder: PathBuf,
 }
 
 impl Made {
-    /// Debian packages of the real programs, for this machine's processor.
+    /// Debian packages of the real programs, for this machine's architecture.
     pub(super) fn of_programs() -> Self {
         Self::once("programs", |to| {
             let from = to.with_extension("from");
             fill(&from, |path| {
                 let name = path.file_name().unwrap().to_str().unwrap();
-                // As of a release: what was built for tests may have symbols.
+                // Strip like a release: test builds may have symbols.
                 says(Command::new("strip").arg("-o").arg(path).arg(program(name)));
             });
             package(to, &[from]).args(["--only", "deb"]).output().unwrap()
         })
     }
 
-    /// Packages and images for both processors, of a program that says its name. It takes no time to pack.
+    /// Packages and images for both architectures, of a program that prints its name. Packing takes no time.
     pub(super) fn of_stand_ins() -> Self {
         Self::once("stand-ins", |to| package(to, &stand_in_folders()).output().unwrap())
     }
 
-    /// By whichever test comes first; the others wait for it.
+    /// The first test makes them; the others wait.
     fn once(name: &str, make: impl FnOnce(&Path) -> Output) -> Self {
         let shared = shared();
         let lock = File::create(shared.join(format!("{name}.lock"))).unwrap();
@@ -76,7 +76,7 @@ impl Made {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// The one file whose name begins and ends so.
+    /// The only file whose name has this start and end.
     pub(super) fn file(&self, beginning: &str, end: &str) -> PathBuf {
         let is_it = |name: &&String| name.starts_with(beginning) && name.ends_with(end);
         let files = self.files();
@@ -95,10 +95,10 @@ impl Made {
     }
 }
 
-/// A run of the tests takes less.
+/// Longer than any test run.
 const OLD: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// The folder of this run of the tests. Those of earlier runs are removed.
+/// Folder of this test run. Those of earlier runs are removed.
 fn shared() -> PathBuf {
     let run = env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| id().to_string());
     let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
@@ -117,7 +117,7 @@ fn shared() -> PathBuf {
 pub(super) fn package(to: &Path, from: &[PathBuf]) -> Command {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/package"));
     command.arg("--to").arg(to).env("CARGO_NET_OFFLINE", "true");
-    // Small packages take longer to make than all that is done with them here.
+    // Without compression: compressing takes longer than all other work with them.
     command.env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
     for folder in from {
         command.arg("--from").arg(folder);
@@ -125,7 +125,7 @@ pub(super) fn package(to: &Path, from: &[PathBuf]) -> Command {
     command
 }
 
-/// Fills a folder with programs, by what makes one at a path.
+/// Fills a folder with programs that `make` creates.
 pub(super) fn fill(folder: &Path, make: impl Fn(&Path)) {
     fs::create_dir_all(folder).unwrap();
     for name in PROGRAMS {
@@ -136,7 +136,7 @@ pub(super) fn fill(folder: &Path, make: impl Fn(&Path)) {
     fs::copy(program("manual"), folder.join("manual")).unwrap();
 }
 
-/// A program that prints its name, as a static one.
+/// Builds a static program that prints its name.
 fn build_stand_in(path: &Path) {
     let source = path.with_extension("c");
     fs::write(
@@ -147,7 +147,7 @@ fn build_stand_in(path: &Path) {
     says(Command::new("cc").args(["-static", "-s", "-o"]).arg(path).arg(source));
 }
 
-/// Of this processor's and of an arm64 in name.
+/// Stand-ins for this architecture, and a copy whose header says arm64.
 pub(super) fn stand_in_folders() -> [PathBuf; 2] {
     let shared = shared();
     let folders =

@@ -1,4 +1,4 @@
-//! Removal of the packages: refused while pods run, and what is there again after an installation.
+//! Removal of the packages: refused while pods run, and state after a reinstallation.
 
 use std::{
     fs::{self, File},
@@ -36,12 +36,12 @@ fn host(agent: &str) -> Tree {
     tree
 }
 
-/// Whether all of the package is there. dpkg remembers that a refused removal is wanted ("deinstall ok installed").
+/// Whether the package is complete. After a refused removal dpkg keeps "deinstall ok installed".
 fn is_installed(tree: &Tree) -> bool {
     tree.dpkg_does(&["--status", HOST]).contains("install ok installed")
 }
 
-/// The package's own lines: others are dpkg's.
+/// Output lines of the package, without dpkg's.
 fn own_lines(output: &Output) -> Vec<String> {
     let said = text(output);
     let own = said.lines().filter_map(|line| line.strip_prefix("dpu-offload-host: "));
@@ -58,7 +58,7 @@ fn removal_is_refused_while_pods_run() {
     let [line] = &own[..] else { panic!("{own:?}") };
     assert!(line.starts_with("not removed: 2 pods "), "{line}");
     assert!(line.contains("DPU_OFFLOAD_REMOVE=yes"), "{line}");
-    // Neither a plugin nor a unit is lost by the attempt.
+    // The attempt removes neither plugin nor unit.
     assert!(tree.path("opt/cni/bin/host-shim").symlink_metadata().is_ok());
 }
 
@@ -82,7 +82,7 @@ fn refused_removal_names_the_silent_agent() {
     assert!(own[0].contains("systemctl start dpu-offload-agent@dpu-2, "), "{own:?}");
 }
 
-/// A tree with all packages, a host with two pods and a card that runs.
+/// A tree with all packages, a host with two pods and a running card.
 fn host_with_card() -> Tree {
     let tree = Tree::new();
     tree.installs(&debs(&Made::of_stand_ins()));
@@ -111,7 +111,7 @@ fn forced_removal_stops_the_card() {
     let tree = host_with_card();
     says(tree.dpkg_command(&["--remove", LAB]).env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(stops(&tree));
-    // One answer is for both packages.
+    // One answer covers both packages.
     let tree = host_with_card();
     tree.preseed("dpu-offload-host dpu-offload-host/remove boolean true");
     tree.dpkg_does(&["--remove", LAB, HOST]);
@@ -142,7 +142,7 @@ fn failed_removal_starts_again_what_ran() {
     let start = format!("systemctl start {first} {second}");
     let calls = tree.calls();
     assert_eq!(calls.last(), Some(&start), "{calls:?}");
-    // The next installation starts nothing by that.
+    // The next installation does not start anything because of this.
     tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
     assert!(!tree.calls().contains(&start));
 }
@@ -222,7 +222,7 @@ fn removal_is_forced_by_a_preseeded_answer() {
     tree.preseed("dpu-offload-host dpu-offload-host/remove boolean true");
     tree.dpkg_does(&["--remove", HOST]);
     assert!(!tree.path("usr/lib/cni/host-shim").exists());
-    // It is in force until a purge, for later installations, too.
+    // It stays until a purge, also for later installations.
     tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
     tree.set_program("host-shim-agent", TWO_PODS);
     tree.dpkg_does(&["--remove", HOST]);
@@ -263,7 +263,7 @@ fn reinstalled_agent_is_enabled_as_before() {
     let said = tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
     assert!(said.contains("enabled again") && units.iter().all(|unit| is_enabled(unit)), "{said}");
     assert!(is_enabled("dpu-offload-agent.socket"));
-    // A unit that was disabled by hand since stays so.
+    // A unit that was disabled by hand stays disabled.
     assert!(tree.systemctl(&["disable", units[1]]).status.success());
     tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
     assert!(is_enabled(units[0]) && !is_enabled(units[1]));

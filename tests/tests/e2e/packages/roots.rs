@@ -1,4 +1,4 @@
-//! The host's programs where nothing else is installed.
+//! The host's programs on a system without other software.
 
 use std::{
     fs::{self, Permissions},
@@ -11,23 +11,23 @@ use e2e::{Lab, Settings, program, scenarios::outages::Pair};
 
 use super::making::says;
 
-/// What a host has: the plugin and the agent.
+/// Programs of a host: plugin and agent.
 const PROGRAMS: [&str; 2] = ["host-shim", "host-shim-agent"];
 
-/// What a program may load that is not static. A static one has all of it within.
+/// Libraries that a non-static program may load.
 const RUN_TIME: [&str; 4] = ["libc.so", "libm.so", "libgcc_s.so", "ld-linux"];
 
-/// MiB of both programs, built for tests: own crates without optimisation, no symbols.
+/// Limit in MiB for both test builds: own crates without optimisation, no symbols.
 const MOST_MIB: u64 = 48;
 
-/// The libraries that a program loads.
+/// Libraries that a program loads.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let listed = says(Command::new("ldd").arg(program));
     let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
     paths.map(PathBuf::from).collect()
 }
 
-/// Puts a program into a root, with what it loads.
+/// Copies a program with its libraries into a root.
 fn install(root: &Path, path: &Path) {
     for file in libraries(path).iter().map(PathBuf::as_path).chain([path]) {
         let name = file.file_name().unwrap().to_str().unwrap();
@@ -41,7 +41,7 @@ fn install(root: &Path, path: &Path) {
     }
 }
 
-/// Has a lab start its host's programs in a root that has them, what they load, and the lab's own folder.
+/// Makes a lab start its host's programs in a root with these programs, their libraries and the lab's folder.
 fn enclose(root: &Path, lab: &Path) {
     let mounts = ["/proc", "/run/netns", lab.to_str().unwrap()];
     mounts.iter().for_each(|path| fs::create_dir_all(root.join(&path[1..])).unwrap());

@@ -1,4 +1,4 @@
-//! A tree that packages are installed in, of which nothing is this machine's but the programs that scripts call.
+//! A tree for installing packages. Only the programs that scripts call are this machine's.
 
 use std::{
     collections::BTreeSet,
@@ -18,8 +18,8 @@ pub(super) const ALL: [&str; 4] =
 pub(super) const AGENT_FILE: &str = "etc/dpu-offload/host-shim.toml";
 pub(super) const LINK: &str = "opt/cni/bin/host-shim";
 
-/// What stands in for a systemd that runs: it writes down what it is asked, and says that those units run which
-/// `running` names. What is asked of the tree's files, the real one does.
+/// A fake of a running systemd: it records requests, and reports the units in `running` as active. The real systemd
+/// answers questions about the tree's files.
 const SYSTEMD: &str = r#"#!/bin/sh
 case "$*" in *--root=*) PATH=${PATH#*:} exec "${0##*/}" "$@" ;; esac
 echo "${0##*/} $*" >>"$STUBS/calls"
@@ -30,7 +30,7 @@ case "$*" in
 esac
 "#;
 
-/// A folder with nothing but dpkg's own records. Scripts run with this machine's programs.
+/// A folder with only dpkg's records. Scripts run with this machine's programs.
 pub(super) struct Tree {
     root: TempDir,
     stubs: TempDir,
@@ -43,7 +43,7 @@ impl Tree {
         fs::create_dir_all(records.join("info")).unwrap();
         fs::create_dir_all(records.join("updates")).unwrap();
         fs::write(records.join("status"), "").unwrap();
-        // Scripts of a tree ask the tree's debconf.
+        // Scripts of a tree use the tree's debconf.
         fs::create_dir_all(tree.path("var/cache/debconf")).unwrap();
         fs::create_dir_all(tree.path("etc")).unwrap();
         assert!(fs::copy("/etc/debconf.conf", tree.path("etc/debconf.conf")).unwrap() > 0);
@@ -69,23 +69,23 @@ impl Tree {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// The tree has a systemd that runs these units.
+    /// Gives the tree a systemd that runs these units.
     pub(super) fn runs(&self, units: &[&str]) {
         fs::create_dir_all(self.path("run/systemd/system")).unwrap();
         fs::write(self.stubs.path().join("running"), units.join("\n")).unwrap();
     }
 
-    /// The tree's units have these variables.
+    /// Sets variables of the tree's units.
     pub(super) fn has_environment(&self, variables: &str) {
         fs::write(self.stubs.path().join("environment"), variables).unwrap();
     }
 
-    /// The tree's systemd can't stop this unit.
+    /// Makes the tree's systemd fail to stop this unit.
     pub(super) fn does_not_stop(&self, unit: &str) {
         fs::write(self.stubs.path().join("stuck"), unit).unwrap();
     }
 
-    /// What systemd was asked to do since the last time that this was looked at.
+    /// Requests to systemd since the last call.
     pub(super) fn calls(&self) -> Vec<String> {
         let file = self.stubs.path().join("calls");
         let calls = fs::read_to_string(&file).unwrap_or_default();
@@ -98,12 +98,12 @@ impl Tree {
         run(&mut self.dpkg_command(arguments))
     }
 
-    /// dpkg for this tree, not run yet.
+    /// dpkg for this tree, not started.
     pub(super) fn dpkg_command(&self, arguments: &[&str]) -> Command {
         let path = format!("{}:{}", self.stubs.path().display(), env::var("PATH").unwrap());
         let mut dpkg = Command::new("dpkg");
         dpkg.arg("--root").arg(self.root.path()).env("PATH", path).env("STUBS", self.stubs.path());
-        // Of the packages that ours need there is none in the tree.
+        // The tree contains none of the packages' dependencies.
         dpkg.args([
             "--force-script-chrootless",
             "--force-depends",
@@ -114,20 +114,20 @@ impl Tree {
         dpkg
     }
 
-    /// Puts an answer into debconf, as whoever provisions a machine does.
+    /// Preseeds an answer in debconf, like a provisioning tool.
     pub(super) fn preseed(&self, line: &str) {
         let mut preseed = Command::new("sh");
         preseed.args(["-c", "echo \"$0\" | debconf-set-selections", line]);
         says(preseed.env("DPKG_ROOT", self.root.path()));
     }
 
-    /// What systemd says of the tree's files, and whether it agrees.
+    /// Runs the real systemctl on the tree's files.
     pub(super) fn systemctl(&self, arguments: &[&str]) -> Output {
         let root = format!("--root={}/", self.root.path().display());
         run(Command::new("systemctl").arg(root).args(arguments))
     }
 
-    /// A script of an installed package.
+    /// A maintainer script of an installed package.
     pub(super) fn script(&self, name: &str) -> Command {
         let path = format!("{}:{}", self.stubs.path().display(), env::var("PATH").unwrap());
         let mut script = Command::new(self.path("var/lib/dpkg/info").join(name));
@@ -136,7 +136,7 @@ impl Tree {
         script
     }
 
-    /// Puts a shell script in the place of a program.
+    /// Replaces a program by a shell script.
     pub(super) fn set_program(&self, name: &str, script: &str) {
         self.write(&format!("usr/bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
         let mode = fs::Permissions::from_mode(0o755);

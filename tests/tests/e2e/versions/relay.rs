@@ -1,5 +1,5 @@
-//! A relay between an agent and its service. It makes a peer of a later version of each for the other: the versions
-//! that they name, a capability, a field in each message, and messages of the session that no version of today has.
+//! A relay between an agent and its service. It simulates a later version of each for the other: version numbers, a
+//! capability, a field in each message, and unknown messages of the session.
 
 use std::{
     collections::BTreeSet,
@@ -36,37 +36,37 @@ use tonic::{
     transport::{self, Channel},
 };
 
-/// The version of the session protocol after the latest that there is.
+/// The session protocol version after the latest.
 pub(crate) const NEXT: u32 = PROTOCOL_HIGHEST + 1;
 
-/// A capability, and the number of a field, that no version has today.
+/// A capability and a field number that no present version has.
 const CAPABILITY: &str = "teleport";
 const FIELD: u32 = 2047;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What agent and service find on the other side.
+/// The peer that each side sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Peers of the next version and of today's.
+    /// Peers that speak the next version and the present ones.
     OfBothVersions,
-    /// The service finds an agent that speaks later versions only.
+    /// The service sees an agent that speaks only later versions.
     LaterAgent,
-    /// The agent finds a service that speaks the next version only, and does not look at what agents name.
+    /// The agent sees a service that speaks only the next version and ignores the agent's versions.
     LaterService,
-    /// The agent finds a service without the call that attaches several interfaces at once.
+    /// The agent sees a service without the call that attaches several interfaces at once.
     ServiceWithoutAttachAll,
 }
 
-/// What the two have said.
+/// What both sides have sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The lowest and the highest version that the agent named.
+    /// Lowest and highest version of the agent.
     pub(crate) from_agent: Option<(u32, u32)>,
-    /// The version that the service chose.
+    /// Version that the service chose.
     pub(crate) from_service: Option<u32>,
     pub(crate) sessions: usize,
-    /// The names of all calls.
+    /// Names of all calls.
     pub(crate) calls: BTreeSet<String>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Seen {
 pub(crate) struct Relay(Arc<Mutex<Seen>>);
 
 impl Relay {
-    /// Starts one at [`PROXY`] of the lab's host, in front of the service at `endpoint`.
+    /// Starts a relay at [`PROXY`] of the lab's host, in front of the service at `endpoint`.
     pub(crate) fn start(lab: &Lab, endpoint: &str, peer: Peer) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
         let server = Server::new(lab.pki.credentials(Role::Dpu, "dpu-1"), LIMIT);
@@ -109,7 +109,7 @@ impl Relay {
     }
 }
 
-/// Rewrites what either says, as the peer's version would have it.
+/// Rewrites messages to those of the peer's version.
 #[derive(Clone)]
 struct Rewriter {
     peer: Peer,
@@ -117,7 +117,7 @@ struct Rewriter {
 }
 
 impl Rewriter {
-    /// Returns what the service receives for a message of the session from the agent.
+    /// What the service receives for a session message of the agent.
     fn rewrite_for_service(&self, message: &[u8]) -> Vec<Vec<u8>> {
         let mut message = v1::HostMessage::decode(message).unwrap();
         let Some(host_message::Message::Hello(hello)) = &mut message.message else {
@@ -137,7 +137,7 @@ impl Rewriter {
         vec![with_unknown_field(message.encode_to_vec()), with_unknown_field(Vec::new())]
     }
 
-    /// Returns what the agent receives for a message of the session from the service.
+    /// What the agent receives for a session message of the service.
     fn rewrite_for_agent(&self, message: &[u8]) -> Vec<Vec<u8>> {
         let mut message = v1::DpuMessage::decode(message).unwrap();
         let Some(dpu_message::Message::Welcome(welcome)) = &mut message.message else {
@@ -152,7 +152,7 @@ impl Rewriter {
     }
 }
 
-/// Adds a field of an unknown number. To an empty message of a session that is a message which no version has today.
+/// Adds a field with an unknown number. An empty session message thereby becomes an unknown one.
 fn with_unknown_field(mut message: Vec<u8>) -> Vec<u8> {
     const TEXT: &[u8] = b"later";
     encode_key(FIELD, WireType::LengthDelimited, &mut message);
@@ -161,7 +161,7 @@ fn with_unknown_field(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// The calls of a host, passed on to the service.
+/// A host's calls, forwarded to the service.
 #[derive(Clone)]
 struct Calls {
     service: Channel,
@@ -188,7 +188,7 @@ impl Service<http::Request<Body>> for Calls {
     }
 }
 
-/// One of them.
+/// One call.
 struct Call {
     path: http::uri::PathAndQuery,
     calls: Calls,
@@ -239,7 +239,7 @@ impl server::StreamingService<Vec<u8>> for Call {
     }
 }
 
-/// Messages as the bytes that they are on the wire.
+/// A codec that leaves messages as bytes.
 #[derive(Clone, Copy, Debug)]
 struct RawCodec;
 

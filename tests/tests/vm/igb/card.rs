@@ -1,11 +1,11 @@
-//! The card: a PF whose VFs come and go.
+//! The card: a PF with a changing number of VFs.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
 use e2e::run;
 use serde_json::Value;
 
-/// The first igb card, without VFs again when it is dropped.
+/// The first igb card. Its VFs are removed on drop.
 pub(super) struct Card {
     pub(super) pf: PathBuf,
 }
@@ -44,24 +44,24 @@ impl Card {
         link.file_name().unwrap().to_str().unwrap().to_owned()
     }
 
-    /// What the PF makes of a VF, as `ip` shows it.
+    /// The PF's settings for a VF, as in `ip`.
     pub(super) fn port(&self, vf: usize) -> Value {
         let shown = run_ok("ip", &["-j", "link", "show", &self.netdev()]);
         let links: Value = serde_json::from_str(&shown).unwrap();
         links[0]["vfinfo_list"][vf].clone()
     }
 
-    /// What the PF makes of each VF, by PCI address.
+    /// The PF's settings for all VFs, by PCI address.
     pub(super) fn ports(&self) -> BTreeMap<String, Value> {
         (0..self.count()).map(|vf| (self.vf_address(vf), self.port(vf))).collect()
     }
 
-    /// Takes the VF away from its driver and gives it back.
+    /// Unbinds the VF's driver and binds it again.
     pub(super) fn rebind(&self, vf: usize) {
         self.bind(vf, "igbvf");
     }
 
-    /// Takes the VF away from its driver and gives it to one.
+    /// Unbinds the VF's driver and binds this one.
     pub(super) fn bind(&self, vf: usize, driver: &str) {
         self.unbind(vf);
         self.keep_for(vf, driver);
@@ -76,7 +76,7 @@ impl Card {
         fs::write(self.device(vf).join("driver/unbind"), self.vf_address(vf)).unwrap();
     }
 
-    /// No other driver takes the VF from now on. The end of a line: any that knows it does.
+    /// Sets `driver_override` of the VF. A newline clears it.
     pub(super) fn keep_for(&self, vf: usize, driver: &str) {
         fs::write(self.device(vf).join("driver_override"), driver).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What becomes of a VF whose driver is taken away, given back, or another one.
+//! VFs whose driver is unbound, bound again or replaced.
 
 use std::{
     fs,
@@ -15,8 +15,8 @@ use super::{
     lab::{Attached, LIMIT, Lab, Vf},
 };
 
-/// A driver that is taken away and given back makes the netdev anew, on the host: the pod gets it
-/// back as it was, whether the attach had come to its end or not.
+/// A new bind creates the netdev again on the host. The pod gets it back unchanged, whether the attach had finished or
+/// not.
 #[test]
 fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
     let mut lab = Lab::start(2);
@@ -52,8 +52,7 @@ fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
     lab.assert_invariants(&clean);
 }
 
-/// `dpuctl doctor` names a VF without a driver, and `--fix` finds it one: the VF is as it was, on the
-/// host or in its pod.
+/// `dpuctl doctor` names a VF without a driver, and `--fix` binds one. The VF is unchanged, on the host or in its pod.
 #[test]
 fn a_vf_without_a_driver_is_named_and_given_one() {
     let lab = Lab::start(2);
@@ -82,8 +81,7 @@ fn a_vf_without_a_driver_is_named_and_given_one() {
     lab.assert_becomes(&before);
 }
 
-/// A VF that a program is to drive itself has no link to move: the pod is told its address, and its
-/// PF what the pod may do.
+/// A VF that a program drives has no link to move. The pod gets its address, and the PF enforces the network's rights.
 #[test]
 fn a_vf_of_vfio_is_attached_as_a_device() {
     let lab = Lab::start(2);
@@ -118,11 +116,11 @@ fn a_vf_of_vfio_is_attached_as_a_device() {
     lab.wait_for_free(2);
 }
 
-/// A program that has a VF open, as a virtual machine would.
+/// A program that has a VF open, like a virtual machine.
 struct VirtualMachine(Child);
 
 impl VirtualMachine {
-    /// It has the VF once it says so.
+    /// Waits until the program has opened the VF.
     fn with(card: &Card, vf: usize) -> Self {
         let address = card.vf_address(vf);
         let group = fs::read_link(card.pf.join(format!("virtfn{vf}/iommu_group"))).unwrap();
@@ -159,7 +157,7 @@ print "open\n";
 <STDIN>;
 "#;
 
-/// ADD until it succeeds, as a runtime repeats it: the agent has only just started.
+/// Repeats ADD until it succeeds, like a runtime: the agent has just started.
 fn again(lab: &Lab, pod: &Netns) -> Attached {
     let is_ready = || lab.call("ADD", "blue", pod).status.success().then_some(());
     wait_for("the attach", LIMIT, is_ready);

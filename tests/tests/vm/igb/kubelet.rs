@@ -1,4 +1,4 @@
-//! VFs of a real driver that a kubelet hands out.
+//! VFs of a real driver that a kubelet assigns.
 
 use std::process::Command;
 
@@ -11,8 +11,7 @@ use super::{
     lab::{LIMIT, Lab},
 };
 
-/// What a container sees of its machine's devices: these nodes, under a /dev of its own, and /dev/null, which perl
-/// reads its program from.
+/// A container's view of devices: these nodes in its own /dev, and /dev/null, from which perl reads its program.
 const CONTAINER: &str = r#"
 set -e
 NODES="$NODES /dev/null"
@@ -59,7 +58,7 @@ fn container_opens_the_vf_that_it_was_given() {
     lab.call_with("DEL", "blue", &pod, &pinned).nothing();
     lab.wait_for_free(2);
 
-    // One that has a netdev needs no node.
+    // A VF with a netdev needs no node.
     let other = lab.card.vf_address(0);
     kubelet.waits_for(&registered, &other, "Healthy");
     assert_eq!(kubelet.allocates(&registered, &[&other]).unwrap(), []);

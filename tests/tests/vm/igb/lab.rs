@@ -1,4 +1,4 @@
-//! A set-up around the card: an agent that gives its VFs to pods, and a service.
+//! A lab around the card: an agent that attaches its VFs, and a service.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -39,7 +39,7 @@ anti_spoofing = "mac"
 trunk = [300, 301]
 "#;
 
-/// An igb card, the agent that gives its VFs to pods, and a service.
+/// An igb card, its agent, and a service.
 pub(super) struct Lab {
     pub(super) agent: Program,
     pub(super) _service: Program,
@@ -54,21 +54,21 @@ pub(super) struct Lab {
 
 /// A pod's attachment.
 pub(super) struct Attached {
-    /// The VF's number.
+    /// Number of the VF.
     pub(super) vf: usize,
     pub(super) mac: String,
     pub(super) address: String,
-    /// What ADD printed.
+    /// Result of the ADD.
     pub(super) result: Value,
 }
 
-/// How VFs look while nobody has one, by PCI address.
+/// Baselines of the VFs by PCI address.
 pub(super) struct Clean {
     ends: BTreeMap<String, HostEnd>,
     ports: BTreeMap<String, Value>,
 }
 
-/// What a VF is like.
+/// State of a VF.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Vf {
     pub(super) name: String,
@@ -78,12 +78,12 @@ pub(super) struct Vf {
 }
 
 impl Lab {
-    /// Brings all of it up, with so many VFs wanted.
+    /// Starts everything with this number of VFs.
     pub(super) fn start(vfs: usize) -> Self {
         Self::with(vfs, "", "")
     }
 
-    /// Brings all of it up, with so many VFs wanted, which this kubelet hands out.
+    /// Starts everything with this number of VFs, which the kubelet assigns.
     pub(super) fn of_kubelet(vfs: usize, kubelet: &Kubelet) -> Self {
         Self::with(vfs, "pinned_only = true\n", &kubelet.section())
     }
@@ -117,7 +117,7 @@ impl Lab {
         write_service_file(&self.folder, &self.pki, vfs, self.pool);
     }
 
-    /// Waits until the card has so many VFs, and the DPU may give all of them out.
+    /// Waits until the card has this number of VFs and all are free on the DPU.
     pub(super) fn wait_for_free(&self, vfs: usize) {
         wait_for("free VFs", LIMIT, || {
             (self.card.count() == vfs && self.free() == vfs).then_some(())
@@ -148,7 +148,7 @@ impl Lab {
         Operator::new(&self.host, configuration)
     }
 
-    /// What `dpuctl doctor` finds by that code.
+    /// The finding of `dpuctl doctor` with this code.
     #[track_caller]
     pub(super) fn doctor(&self, arguments: &[&str], code: &str) -> Value {
         let all = [&["doctor", "-o", "json", "--timeout", "60"], arguments].concat();
@@ -159,7 +159,7 @@ impl Lab {
         found.unwrap_or_else(|| panic!("no {code} in {diagnosis:#}")).clone()
     }
 
-    /// The five invariants, of VFs that look so while nobody has them.
+    /// Asserts the five invariants with these baselines.
     pub(super) fn assert_invariants(&self, clean: &Clean) {
         let now = || self.card.ports();
         let scene = Scene {
@@ -173,7 +173,7 @@ impl Lab {
         scene.assert_invariants();
     }
 
-    /// How the VFs look now, when nobody has one.
+    /// Baselines of the VFs, read now.
     pub(super) fn clean(&self) -> Clean {
         let ports = self.card.ports();
         let mut ends = e2e::Card::ends_in(&self.host);
@@ -185,7 +185,7 @@ impl Lab {
         self.call_with(verb, network, pod, &json!({}))
     }
 
-    /// A call with more keys in its configuration.
+    /// A call with further keys in its configuration.
     pub(super) fn call_with(
         &self,
         verb: &str,
@@ -237,7 +237,7 @@ impl Lab {
         })
     }
 
-    /// The VFs as they are on the host, and what the PF makes of them.
+    /// States of the VFs on the host, with the PF's settings.
     pub(super) fn all_on_host(&self) -> Vec<(Option<Vf>, Value)> {
         let vfs = 0..self.card.count();
         vfs.map(|vf| (self.vf_in(&self.host, vf), self.card.port(vf))).collect()
@@ -248,7 +248,7 @@ impl Lab {
         assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?}", self.all_on_host());
     }
 
-    /// The agent dies, and what it knew of attachments is lost.
+    /// Kills the agent and deletes its records.
     pub(super) fn lose_records(&mut self) {
         self.agent.crash();
         let state = self.folder.path().join("agent");
@@ -267,7 +267,7 @@ impl Lab {
     }
 }
 
-/// The management link: without an eswitch there is nothing else.
+/// Creates the management link, the only link without an eswitch.
 fn plug_dpu(host: &Netns, dpu: &Netns) {
     dpu.ip(&["link", "set", "lo", "up"]);
     host.ip(&[
