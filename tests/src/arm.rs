@@ -16,7 +16,7 @@ use crate::{
     Card, Host, HostEnd, Netns, Pki, Program, Settings,
     card::root,
     dpu,
-    invariants::{Keeper, Scene},
+    invariants::{Enforcement, Scene},
     run,
 };
 
@@ -51,9 +51,9 @@ impl ArmLab {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
         let path = folder.path();
         let pki = Arc::new(Pki::make(path.join("pki")));
-        let (netns, seat) = (root("host"), settings.seat());
-        let host = Host::new(netns, path, seat, &pki, (settings, ""));
-        dpu::prepare(path, settings, &[seat], &pki);
+        let (netns, position) = (root("host"), settings.position());
+        let host = Host::new(netns, path, position, &pki, (settings, ""));
+        dpu::prepare(path, settings, &[position], &pki);
         let dpu = ArmDpu::switch_on(path, host.netns(), settings.vfs);
         let clean = Card::ends_in(host.netns());
         assert_eq!(clean.len(), settings.vfs as usize, "{clean:?}");
@@ -95,7 +95,9 @@ impl ArmLab {
             pods: None,
             clean: &self.clean,
             operator: self.operator(),
-            keeper: Keeper::Representors(Box::new(|| self.dpu.json("ip -d -j link show"))),
+            enforcement: Enforcement::Representors(Box::new(|| {
+                self.dpu.json("ip -d -j link show")
+            })),
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     CardKind, Netns, Program, Settings, run,
-    settings::{FabricKind, Seat, dpu_address},
+    settings::{CardPosition, FabricKind, dpu_address},
     wait_for,
 };
 
@@ -44,10 +44,10 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// The card of these settings.
-    pub(crate) fn of(settings: &Settings, seat: Seat) -> Self {
+    pub(crate) fn of(settings: &Settings, position: CardPosition) -> Self {
         Self {
             kind: settings.card.kind,
-            controller: seat.controller,
+            controller: position.controller,
             pfs: settings.card.pfs,
             vfs: settings.vfs,
             whole_checksums: settings.kind_of_fabric == FabricKind::OpenVswitch,

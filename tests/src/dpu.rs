@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     FabricKind, Netns, OpenVswitch, Pki, Program, Settings, faults,
-    settings::{Seat, vswitch_link},
+    settings::{CardPosition, vswitch_link},
 };
 
 /// Name of the service's program.
@@ -25,7 +25,7 @@ pub struct Dpu {
     pub netns: Arc<Netns>,
     folder: PathBuf,
     settings: Settings,
-    seats: Vec<Seat>,
+    positions: Vec<CardPosition>,
     pki: Arc<Pki>,
     /// The DPU's Open vSwitch. Declared after the service, so that it ends later.
     pub(crate) vswitch: Option<OpenVswitch>,
@@ -37,19 +37,19 @@ impl Dpu {
         folder: PathBuf,
         netns: Arc<Netns>,
         settings: Settings,
-        seats: Vec<Seat>,
+        positions: Vec<CardPosition>,
         pki: Arc<Pki>,
     ) -> Self {
-        prepare(&folder, &settings, &seats, &pki);
+        prepare(&folder, &settings, &positions, &pki);
         let vswitch = start_vswitch(&netns, &settings, &folder);
         let service = start_service(&netns, &folder);
-        Self { service, netns, folder, settings, seats, pki, vswitch }
+        Self { service, netns, folder, settings, positions, pki, vswitch }
     }
 
     /// Rewrites the service's configuration file atomically.
     pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.settings);
-        let text = self.settings.service_file_of(&self.seats, &self.folder, &self.pki);
+        let text = self.settings.service_file_of(&self.positions, &self.folder, &self.pki);
         let (file, new) = (self.folder.join(CONFIGURATION), self.folder.join("new"));
         fs::write(&new, text).unwrap();
         fs::rename(new, file).unwrap();
@@ -67,11 +67,12 @@ impl Dpu {
 }
 
 /// Prepares a folder with everything that the service of a DPU with these cards needs.
-pub(crate) fn prepare(folder: &Path, settings: &Settings, seats: &[Seat], pki: &Pki) {
-    for seat in seats {
-        pki.issue_once("dpu", seat.dpu);
+pub(crate) fn prepare(folder: &Path, settings: &Settings, positions: &[CardPosition], pki: &Pki) {
+    for position in positions {
+        pki.issue_once("dpu", position.dpu);
     }
-    fs::write(folder.join(CONFIGURATION), settings.service_file_of(seats, folder, pki)).unwrap();
+    fs::write(folder.join(CONFIGURATION), settings.service_file_of(positions, folder, pki))
+        .unwrap();
     faults::prepare(folder, SERVICE);
     if let Some(slow) = &settings.slow {
         slow.install(folder);

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use crate::{
     Card, Crowd, CrowdSize, Dpu, Host, Netns, Operator, Pki, Program, Proxy, Settings,
     card::{Plan, root},
-    halves::{HostMachines, Machines},
     invariants::Scene,
-    settings::Seat,
+    machines::{HostMachines, Machines},
+    settings::CardPosition,
 };
 
 /// Name of a DPU's uplink.
@@ -96,40 +96,41 @@ impl Fleet {
 
     /// Plugs in the DPU's cards, and starts its service and its hosts' agents.
     fn add_dpu(&mut self, plan: &DpuPlan, netns: Arc<Netns>) {
-        let seats = self.seats_of(plan);
-        let plug = |seat: &Seat| self.plug(&plan.settings, *seat, Arc::clone(&netns));
-        let cards: Vec<_> = seats.iter().map(plug).collect();
+        let positions = self.positions_of(plan);
+        let plug =
+            |position: &CardPosition| self.plug(&plan.settings, *position, Arc::clone(&netns));
+        let cards: Vec<_> = positions.iter().map(plug).collect();
         let folder = self.new_folder(plan.name);
         let pki = Arc::clone(&self.pki);
-        self.dpus.push(Dpu::start_in(folder, netns, plan.settings.clone(), seats.clone(), pki));
-        for (seat, card) in seats.into_iter().zip(cards) {
-            let agent = self.start_agent(&plan.settings, seat, card);
+        self.dpus.push(Dpu::start_in(folder, netns, plan.settings.clone(), positions.clone(), pki));
+        for (position, card) in positions.into_iter().zip(cards) {
+            let agent = self.start_agent(&plan.settings, position, card);
             self.agents.push(agent);
         }
     }
 
     /// Positions of the DPU's cards. Controllers are unique in the fleet, so they differ on each host and each DPU.
-    fn seats_of(&self, plan: &DpuPlan) -> Vec<Seat> {
+    fn positions_of(&self, plan: &DpuPlan) -> Vec<CardPosition> {
         let controllers = self.agents.len()..;
-        let seat = |(host, controller): (&&'static str, usize)| {
+        let position = |(host, controller): (&&'static str, usize)| {
             let controller = u32::try_from(controller).expect("few cards");
-            Seat { host, dpu: plan.name, controller }
+            CardPosition { host, dpu: plan.name, controller }
         };
-        plan.hosts.iter().zip(controllers).map(seat).collect()
+        plan.hosts.iter().zip(controllers).map(position).collect()
     }
 
     /// Plugs in a card at a host, which may exist already.
-    fn plug(&self, settings: &Settings, seat: Seat, dpu: Arc<Netns>) -> Card {
-        let known = self.agents.iter().find(|agent| agent.seat().host == seat.host);
-        let host = known.map_or_else(|| root(seat.host), |agent| Arc::clone(&agent.card.host));
-        let folder = self.new_folder(&name_of(seat));
-        Card::between(host, dpu, Plan::of(settings, seat), &folder)
+    fn plug(&self, settings: &Settings, position: CardPosition, dpu: Arc<Netns>) -> Card {
+        let known = self.agents.iter().find(|agent| agent.position().host == position.host);
+        let host = known.map_or_else(|| root(position.host), |agent| Arc::clone(&agent.card.host));
+        let folder = self.new_folder(&name_of(position));
+        Card::between(host, dpu, Plan::of(settings, position), &folder)
     }
 
-    fn start_agent(&self, settings: &Settings, seat: Seat, card: Card) -> Agent {
-        let folder = self.path().join(name_of(seat));
+    fn start_agent(&self, settings: &Settings, position: CardPosition, card: Card) -> Agent {
+        let folder = self.path().join(name_of(position));
         let netns = Arc::clone(&card.host);
-        let host = Host::new(netns, &folder, seat, &self.pki, (settings, &own_pf(&card)));
+        let host = Host::new(netns, &folder, position, &self.pki, (settings, &own_pf(&card)));
         let proxy = settings.proxied.then(|| host.start_proxy());
         Agent { program: host.start_agent(None), card, host, proxy }
     }
@@ -249,8 +250,8 @@ fn port_of(dpu: usize) -> String {
 }
 
 /// Name of the folder of a card and its agent.
-fn name_of(seat: Seat) -> String {
-    format!("{}-of-{}", seat.host, seat.dpu)
+fn name_of(position: CardPosition) -> String {
+    format!("{}-of-{}", position.host, position.dpu)
 }
 
 /// Keys of `[vf_source]` that restrict the agent to its card.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     Answer, Call, Netns, Operator, Pki, Program, Proxy, Settings, Workloads, cni, faults,
     process::installed,
-    settings::{PROXY, Seat},
+    settings::{CardPosition, PROXY},
     wait_for,
 };
 
@@ -33,7 +33,7 @@ pub struct Host {
     netns: Arc<Netns>,
     /// Folder of the agent's configuration, log and state.
     folder: PathBuf,
-    seat: Seat,
+    position: CardPosition,
     pki: Arc<Pki>,
 }
 
@@ -42,13 +42,13 @@ impl Host {
     pub(crate) fn new(
         netns: Arc<Netns>,
         folder: &Path,
-        seat: Seat,
+        position: CardPosition,
         pki: &Arc<Pki>,
         (settings, vf_source): (&Settings, &str),
     ) -> Self {
-        let host = Self { netns, folder: folder.to_owned(), seat, pki: Arc::clone(pki) };
-        pki.issue_once("host", seat.host);
-        let file = settings.agent_file_of(&seat, vf_source, folder, pki);
+        let host = Self { netns, folder: folder.to_owned(), position, pki: Arc::clone(pki) };
+        pki.issue_once("host", position.host);
+        let file = settings.agent_file_of(&position, vf_source, folder, pki);
         fs::write(folder.join("host-shim.toml"), file).unwrap();
         host.new_boot_id("7d0c4ae0-0000-4000-8000-000000000001\n");
         faults::prepare(folder, AGENT);
@@ -62,8 +62,8 @@ impl Host {
         &self.netns
     }
 
-    pub(crate) fn seat(&self) -> Seat {
-        self.seat
+    pub(crate) fn position(&self) -> CardPosition {
+        self.position
     }
 
     /// Folder of the agent's configuration, log and state.
@@ -138,7 +138,7 @@ impl Host {
     }
 
     fn write_dpuctl_file(&self, role: &str, name: &str) {
-        let (endpoint, dpu) = (self.seat.endpoint(), self.seat.dpu);
+        let (endpoint, dpu) = (self.position.endpoint(), self.position.dpu);
         let tls = self.pki.section(role, name);
         let text = format!("endpoint = {endpoint:?}\ndpu = {dpu:?}\n{tls}");
         fs::write(self.dpuctl_file(role, name), text).unwrap();
@@ -153,9 +153,9 @@ impl Host {
     /// # Panics
     /// If STATUS fails for too long.
     pub fn wait_until_good(&self) {
-        self.operator().wait_for_host(self.seat.host, LIMIT);
+        self.operator().wait_for_host(self.position.host, LIMIT);
         let is_good = || self.status().status.success().then_some(());
-        wait_for(&format!("a good STATUS of {:?}", self.seat), LIMIT, is_good);
+        wait_for(&format!("a good STATUS of {:?}", self.position), LIMIT, is_good);
     }
 
     /// Sets another boot ID, as after a reboot. The agent must be started again.
@@ -168,7 +168,7 @@ impl Host {
 
     /// Starts the network between the host and its DPU for `proxied` settings.
     pub(crate) fn start_proxy(&self) -> Proxy {
-        let dpu = self.seat.endpoint().parse().unwrap();
+        let dpu = self.position.endpoint().parse().unwrap();
         Proxy::start(&self.netns, PROXY.parse().unwrap(), dpu)
     }
 

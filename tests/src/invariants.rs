@@ -18,8 +18,8 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    Card, Host, HostEnd, Netns, OpenVswitch, Operator, breach::Breach, eventually, fabric::BRIDGE,
-    netns::NAMES, run,
+    Card, Host, HostEnd, Netns, OpenVswitch, Operator, eventually, fabric::BRIDGE, netns::NAMES,
+    run, violation::Violation,
 };
 
 /// Timeout for background work to finish.
@@ -40,12 +40,12 @@ pub struct Scene<'a> {
     /// The operator that asks the DPU.
     pub operator: Operator<'a>,
     /// What restricts pods to their networks.
-    pub keeper: Keeper<'a>,
+    pub enforcement: Enforcement<'a>,
 }
 
 /// What restricts pods to their networks.
 #[expect(missing_debug_implementations, reason = "it looks by closures")]
-pub enum Keeper<'a> {
+pub enum Enforcement<'a> {
     /// Representors, among the DPU's current links as in `ip -d -j link`.
     Representors(Box<dyn Fn() -> Vec<Value> + 'a>),
     /// PFs of a card without a DPU.
@@ -58,7 +58,7 @@ pub enum Keeper<'a> {
 }
 
 /// A consistent reading by external tools.
-pub(crate) struct Picture {
+pub(crate) struct Snapshot {
     pub(crate) attachments: Vec<Value>,
     networks: Vec<Value>,
     vfs: Vec<Value>,
@@ -105,7 +105,7 @@ impl<'a> Scene<'a> {
             pods: None,
             clean: card.clean(),
             operator: host.operator(),
-            keeper: Keeper::Representors(Box::new(show)),
+            enforcement: Enforcement::Representors(Box::new(show)),
         }
     }
 }
@@ -116,12 +116,12 @@ impl Scene<'_> {
     /// # Panics
     /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
-        let mut breaches = Vec::new();
+        let mut violations = Vec::new();
         let settled = eventually(SETTLE, || {
-            breaches = self.breaches(&self.picture());
-            breaches.is_empty().then_some(())
+            violations = self.violations(&self.snapshot());
+            violations.is_empty().then_some(())
         });
-        let told: Vec<_> = breaches.iter().map(Breach::to_string).collect();
+        let told: Vec<_> = violations.iter().map(Violation::to_string).collect();
         assert!(settled.is_some(), "broken invariants:\n{}", told.join("\n"));
     }
 
@@ -135,10 +135,10 @@ impl Scene<'_> {
         self.assert_invariants();
     }
 
-    pub(crate) fn picture(&self) -> Picture {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let (attachments, vfs) = (self.operator.get("attachments"), self.operator.get("vfs"));
         let links = self.host.json("ip", &["-d", "link", "show"]);
-        let mut picture = Picture {
+        let mut snapshot = Snapshot {
             attachments,
             networks: self.operator.get("networks"),
             vfs,
@@ -150,18 +150,18 @@ impl Scene<'_> {
             ports: BTreeMap::new(),
             stacked: Vec::new(),
         };
-        picture.note_stacked(self.host.name(), &links);
+        snapshot.note_stacked(self.host.name(), &links);
         for (netns, pod) in self.pods() {
-            self.look_into(&netns, &pod, &mut picture);
+            self.look_into(&netns, &pod, &mut snapshot);
         }
-        if picture.host_ports().next().is_some() {
-            self.take_host_ports(&mut picture);
+        if snapshot.host_ports().next().is_some() {
+            self.take_host_ports(&mut snapshot);
         }
-        match &self.keeper {
-            Keeper::Representors(links) => picture.look_at_representors(&links()),
-            Keeper::Pfs { now, .. } => picture.ports = now(),
+        match &self.enforcement {
+            Enforcement::Representors(links) => snapshot.look_at_representors(&links()),
+            Enforcement::Pfs { now, .. } => snapshot.ports = now(),
         }
-        picture
+        snapshot
     }
 
     /// Network namespaces of pods, with their containers.
@@ -178,63 +178,63 @@ impl Scene<'_> {
         names.filter(is_pod).map(|name| (name.clone(), name)).collect()
     }
 
-    fn look_into(&self, netns: &str, pod: &str, picture: &mut Picture) {
+    fn look_into(&self, netns: &str, pod: &str, snapshot: &mut Snapshot) {
         let links = ip(netns, &["-d", "addr", "show"]);
-        picture.note_stacked(pod, &links);
+        snapshot.note_stacked(pod, &links);
         for link in &links {
             let interface = text(&link["ifname"]);
-            picture.addresses.insert((pod.to_owned(), interface), global_addresses(link));
+            snapshot.addresses.insert((pod.to_owned(), interface), global_addresses(link));
         }
         let ends = links.iter().filter_map(crate::card::host_end);
-        picture.pods.extend(ends.map(|(pci, end)| (pci, pod.to_owned(), end)));
+        snapshot.pods.extend(ends.map(|(pci, end)| (pci, pod.to_owned(), end)));
     }
 
     /// Treats a host port's VF as attached where it is, as if the host were a pod.
-    fn take_host_ports(&self, picture: &mut Picture) {
+    fn take_host_ports(&self, snapshot: &mut Snapshot) {
         let links = ip(self.host.name(), &["-d", "addr", "show"]);
-        let ports: BTreeSet<_> = picture.host_ports().map(|a| text(&a["vf"]["device"])).collect();
+        let ports: BTreeSet<_> = snapshot.host_ports().map(|a| text(&a["vf"]["device"])).collect();
         for link in &links {
             let Some((pci, end)) = crate::card::host_end(link) else { continue };
             if ports.contains(&pci) {
                 let at = HOST_PORT.to_owned();
-                picture.addresses.insert((at.clone(), end.name.clone()), global_addresses(link));
-                picture.host.remove(&pci);
-                picture.pods.push((pci, at, end));
+                snapshot.addresses.insert((at.clone(), end.name.clone()), global_addresses(link));
+                snapshot.host.remove(&pci);
+                snapshot.pods.push((pci, at, end));
             }
         }
     }
 
-    pub(crate) fn breaches(&self, picture: &Picture) -> Vec<Breach> {
-        let twice = picture.held_twice().into_iter();
-        let mut breaches: Vec<_> = twice.map(Breach::doubled).collect();
+    pub(crate) fn violations(&self, snapshot: &Snapshot) -> Vec<Violation> {
+        let twice = snapshot.held_twice().into_iter();
+        let mut violations: Vec<_> = twice.map(Violation::doubled).collect();
         for (pci, clean) in self.clean {
-            let holder = picture.attachments.iter().find(|a| a["vf"]["device"] == pci.as_str());
+            let holder = snapshot.attachments.iter().find(|a| a["vf"]["device"] == pci.as_str());
             match holder {
                 Some(attachment) => {
-                    let mut differences = picture.attached(pci, attachment);
-                    differences.extend(self.keeps(picture, pci, attachment));
-                    breaches.extend(differences.into_iter().map(Breach::lost));
+                    let mut differences = snapshot.attached(pci, attachment);
+                    differences.extend(self.keeps(snapshot, pci, attachment));
+                    violations.extend(differences.into_iter().map(Violation::lost));
                 }
                 None => {
-                    let mut differences = picture.free(pci, clean);
-                    differences.extend(self.still_keeps(picture, pci));
-                    breaches.extend(differences.into_iter().map(Breach::leaked));
+                    let mut differences = snapshot.free(pci, clean);
+                    differences.extend(self.still_keeps(snapshot, pci));
+                    violations.extend(differences.into_iter().map(Violation::leaked));
                 }
             }
         }
-        breaches
+        violations
     }
 
     /// Invariant 4 for the VF of an attachment.
-    fn keeps(&self, picture: &Picture, pci: &str, attachment: &Value) -> Option<String> {
-        match &self.keeper {
-            Keeper::Representors(_) => {
-                let name = || picture.representor_of(pci);
+    fn keeps(&self, snapshot: &Snapshot, pci: &str, attachment: &Value) -> Option<String> {
+        match &self.enforcement {
+            Enforcement::Representors(_) => {
+                let name = || snapshot.representor_of(pci);
                 let told = || format!("representor {} of {pci} is not programmed", name());
-                (!picture.is_programmed(pci)).then(told)
+                (!snapshot.is_programmed(pci)).then(told)
             }
-            Keeper::Pfs { .. } => {
-                let port = &picture.ports[pci];
+            Enforcement::Pfs { .. } => {
+                let port = &snapshot.ports[pci];
                 let vlan = port["vlan_list"][0]["vlan"].as_u64().unwrap_or(0);
                 let spoofing_allowed = attachment["antiSpoofing"] == "off";
                 let is_kept = port["address"] == attachment["mac"]
@@ -246,15 +246,15 @@ impl Scene<'_> {
     }
 
     /// Invariant 4 for a free VF.
-    fn still_keeps(&self, picture: &Picture, pci: &str) -> Option<String> {
-        match &self.keeper {
-            Keeper::Representors(_) => {
-                let vf = picture.vf(pci)?;
+    fn still_keeps(&self, snapshot: &Snapshot, pci: &str) -> Option<String> {
+        match &self.enforcement {
+            Enforcement::Representors(_) => {
+                let vf = snapshot.vf(pci)?;
                 let told = || format!("VF {pci} is free but its representor is programmed: {vf}");
-                (!picture.is_idle(pci)).then(told)
+                (!snapshot.is_idle(pci)).then(told)
             }
-            Keeper::Pfs { clean, .. } => {
-                let port = &picture.ports[pci];
+            Enforcement::Pfs { clean, .. } => {
+                let port = &snapshot.ports[pci];
                 let told = || format!("VF {pci} is free but the PF has it as {port}");
                 (*port != clean[pci]).then(told)
             }
@@ -280,7 +280,7 @@ fn global_addresses(link: &Value) -> BTreeSet<String> {
     global.map(|a| format!("{}/{}", text(&a["local"]), a["prefixlen"])).collect()
 }
 
-impl Picture {
+impl Snapshot {
     /// Attachments of the host itself.
     fn host_ports(&self) -> impl Iterator<Item = &Value> {
         self.attachments.iter().filter(|a| a["key"]["containerId"] == HOST_PORT)
@@ -327,10 +327,10 @@ impl Picture {
             let domain = self.domain_of_interface(container, interface);
             addresses.iter().map(move |address| in_domain(address, &domain))
         });
-        let mut breaches = twice(vfs, "VF in two attachments");
-        breaches.extend(twice(addresses, "address in two attachments"));
-        breaches.extend(twice(on_pods, "address on two pods"));
-        breaches
+        let mut violations = twice(vfs, "VF in two attachments");
+        violations.extend(twice(addresses, "address in two attachments"));
+        violations.extend(twice(on_pods, "address on two pods"));
+        violations
     }
 
     /// Layer-2 domain of a network: bridge and VLAN.
@@ -373,32 +373,32 @@ impl Picture {
 
     /// Invariants 3 and 5 for a free VF.
     fn free(&self, pci: &str, clean: &HostEnd) -> Vec<String> {
-        let mut breaches = Vec::new();
+        let mut violations = Vec::new();
         match self.host.get(pci) {
             Some(end) if end.differences(clean).is_empty() => {}
             Some(end) => {
                 let what = end.differences(clean).join("; ");
-                breaches.push(format!("VF {pci} is free but not clean: {what}"));
+                violations.push(format!("VF {pci} is free but not clean: {what}"));
             }
-            None => breaches.push(format!("VF {pci} is free but not in the host's namespace")),
+            None => violations.push(format!("VF {pci} is free but not in the host's namespace")),
         }
         if let Some((_, pod, _)) = self.pods.iter().find(|(at, ..)| at == pci) {
-            breaches.push(format!("VF {pci} is free but in {pod}"));
+            violations.push(format!("VF {pci} is free but in {pod}"));
         }
         if let Some(vf) = self.vf(pci).filter(|vf| vf["state"] != "VF_STATE_FREE") {
-            breaches.push(format!("VF {pci} is in no attachment but {vf}"));
+            violations.push(format!("VF {pci} is in no attachment but {vf}"));
         }
-        breaches
+        violations
     }
 
     /// Invariants 3 and 5 for the VF of an attachment.
     fn attached(&self, pci: &str, attachment: &Value) -> Vec<String> {
-        let mut breaches = Vec::new();
+        let mut violations = Vec::new();
         if attachment["state"] != "ATTACHMENT_STATE_ATTACHED" {
             return vec![format!("not attached: {attachment}")];
         }
         if let Some(end) = self.host.get(pci) {
-            breaches.push(format!("VF {pci} is attached but on the host: {end:?}"));
+            violations.push(format!("VF {pci} is attached but on the host: {end:?}"));
         }
         let pod = text(&attachment["key"]["containerId"]);
         let Some((_, at, end)) = self.pods.iter().find(|(at, ..)| at == pci) else {
@@ -411,13 +411,13 @@ impl Picture {
             attachment["mtu"].as_u64(),
         );
         if (at.as_str(), end.name.clone(), end.mac.clone(), Some(end.mtu)) != wanted {
-            breaches.push(format!("VF {pci} in {at} is {end:?}, not as {attachment}"));
+            violations.push(format!("VF {pci} in {at} is {end:?}, not as {attachment}"));
         }
         let has = self.addresses.get(&(at.clone(), end.name.clone()));
         if has != Some(&addresses_of(attachment).into_iter().collect()) {
-            breaches.push(format!("{at} has the addresses {has:?}, not those of {attachment}"));
+            violations.push(format!("{at} has the addresses {has:?}, not those of {attachment}"));
         }
-        breaches
+        violations
     }
 
     fn representor_of(&self, pci: &str) -> String {

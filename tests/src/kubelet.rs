@@ -133,7 +133,7 @@ impl Kubelet {
     ///
     /// # Panics
     /// If it cannot be written.
-    pub fn keeps_unreported(&self, uid: &str, container: &str) {
+    pub fn add_unreported_container(&self, uid: &str, container: &str) {
         let entry = json!({"PodUID": uid, "ContainerName": container, "ResourceName": RESOURCE});
         let checkpoint = json!({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1});
         let path = self.folder.path().join("kubelet_internal_checkpoint");
@@ -144,7 +144,7 @@ impl Kubelet {
     ///
     /// # Panics
     /// If a call of the agent panicked.
-    pub fn takes_back(&self, pod: &str) {
+    pub fn take_back(&self, pod: &str) {
         self.given.lock().unwrap().remove(pod);
     }
 
@@ -162,7 +162,7 @@ impl Kubelet {
     ///
     /// # Panics
     /// If the agent cannot be called.
-    pub fn allocates(
+    pub fn allocate(
         &self,
         registered: &RegisterRequest,
         devices: &[&str],
@@ -186,7 +186,7 @@ impl Kubelet {
     ///
     /// # Panics
     /// If a call of the agent panicked.
-    pub fn gives(&self, pod: &str, device: &str) {
+    pub fn assign(&self, pod: &str, device: &str) {
         self.given.lock().unwrap().insert(pod.into(), device.into());
     }
 
@@ -223,7 +223,7 @@ impl Kubelet {
     ///
     /// # Panics
     /// If that does not happen in time.
-    pub fn waits_for(&self, registered: &RegisterRequest, device: &str, health: &str) {
+    pub fn wait_for_device(&self, registered: &RegisterRequest, device: &str, health: &str) {
         wait_for(&format!("{device} to be {health}"), LIMIT, || {
             let devices = self.devices(registered);
             devices

@@ -62,11 +62,11 @@ impl Lab {
         let path = folder.path();
         let pki = Arc::new(Pki::make(path.join("pki")));
         let (host_netns, dpu_netns) = (root("host"), root("dpu"));
-        let seat = settings.seat();
-        let host = Host::new(Arc::clone(&host_netns), path, seat, &pki, (settings, ""));
-        dpu::prepare(path, settings, &[seat], &pki);
+        let position = settings.position();
+        let host = Host::new(Arc::clone(&host_netns), path, position, &pki, (settings, ""));
+        dpu::prepare(path, settings, &[position], &pki);
         prepare(path);
-        let card = Card::between(host_netns, dpu_netns, Plan::of(settings, seat), path);
+        let card = Card::between(host_netns, dpu_netns, Plan::of(settings, position), path);
         let proxy = settings.proxied.then(|| host.start_proxy());
         let vswitch = dpu::start_vswitch(&card.dpu, settings, path);
         let service = start_service(&card.dpu, path);

@@ -13,23 +13,21 @@
 )]
 
 mod arm;
-mod breach;
 mod card;
 pub mod card_check;
 pub mod cluster;
 mod cni;
 mod command;
 mod crowd;
-mod dice;
 mod dpu;
 mod fabric;
 mod faults;
 mod fleet;
-mod halves;
 mod host;
 mod invariants;
 mod kubelet;
 mod lab;
+mod machines;
 mod netns;
 #[path = "../../crates/ovsdb/tests/support/open_vswitch.rs"]
 mod open_vswitch;
@@ -39,6 +37,7 @@ mod outside;
 mod pki;
 mod process;
 mod proxy;
+mod rng;
 pub mod runtime;
 mod sample;
 pub mod scenarios;
@@ -46,18 +45,19 @@ mod settings;
 mod slow;
 pub mod soak;
 mod victim;
+mod violation;
 mod workloads;
 
 pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
 pub use cni::{Answer, Call, TIME_LIMIT};
 pub use command::{run, run_with};
-pub use crowd::{BURST, Crowd, CrowdSize, Manners, Tally};
+pub use crowd::{BURST, Crowd, CrowdBehaviour, CrowdSize, Tally};
 pub use dpu::Dpu;
 pub use faults::FaultAction;
 pub use fleet::{Agent, DpuPlan, Fleet, UPLINK};
 pub use host::Host;
-pub use invariants::{Keeper, Scene};
+pub use invariants::{Enforcement, Scene};
 pub use kubelet::Kubelet;
 pub use lab::Lab;
 pub use netns::Netns;

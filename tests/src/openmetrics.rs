@@ -276,7 +276,7 @@ mod tests {
         d_seconds_count 2\nd_seconds_sum 1.5\n# EOF\n";
 
     #[test]
-    fn what_is_good_is_read() {
+    fn valid_openmetrics_are_read() {
         let families = parse(GOOD).unwrap();
         assert_eq!(families.keys().collect::<Vec<_>>(), ["a", "c", "d_seconds"]);
         let values: Vec<_> = families["a"].samples.values().collect();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_openmetrics_are_refused() {
         let wrongs = [
             ("# EOF\n", "# EOF"),
             ("# EOF\n", ""),

@@ -83,7 +83,7 @@ impl Pki {
     ///
     /// # Panics
     /// If the CA cannot be read.
-    pub fn wear_out(&self, role: Role, name: &str) {
+    pub fn issue_expiring_soon(&self, role: Role, name: &str) {
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         self.replace(
             role,

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_seed_chooses_a_third_and_never_nothing() {
+    fn one_seed_selects_a_third() {
         for members in 1..20_usize {
             for seed in 0..6 {
                 let chosen = Sample::Seed(seed).of(0..members).len();

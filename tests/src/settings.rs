@@ -17,14 +17,14 @@ pub(crate) fn dpu_address(controller: u32) -> String {
 
 /// Position of a card: its DPU and its host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct CardPosition {
     pub(crate) host: &'static str,
     pub(crate) dpu: &'static str,
     /// The host's controller on the DPU.
     pub(crate) controller: u32,
 }
 
-impl Seat {
+impl CardPosition {
     /// The position in a lab with one host and one DPU.
     pub(crate) const ONLY: Self = Self { host: "node-1", dpu: "dpu-1", controller: 0 };
 
@@ -118,7 +118,7 @@ pub struct CardSettings {
 
 impl Default for CardSettings {
     fn default() -> Self {
-        let (kind, controller) = (CardKind::default(), Seat::ONLY.controller);
+        let (kind, controller) = (CardKind::default(), CardPosition::ONLY.controller);
         Self { kind, has_eswitch: true, controller, pfs: 1 }
     }
 }
@@ -248,25 +248,33 @@ impl Settings {
     /// Address of the service, as a lab's host reaches it.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        self.seat().endpoint()
+        self.position().endpoint()
     }
 
     /// Position of a lab's card.
-    pub(crate) fn seat(&self) -> Seat {
-        Seat { controller: self.card.controller, ..Seat::ONLY }
+    pub(crate) fn position(&self) -> CardPosition {
+        CardPosition { controller: self.card.controller, ..CardPosition::ONLY }
     }
 
     /// The service's configuration file.
     #[must_use]
     pub fn service_file(&self, folder: &Path, pki: &Pki) -> String {
-        self.service_file_of(&[self.seat()], folder, pki)
+        self.service_file_of(&[self.position()], folder, pki)
     }
 
     /// The service's configuration file for a DPU with these cards, at least one.
-    pub(crate) fn service_file_of(&self, seats: &[Seat], folder: &Path, pki: &Pki) -> String {
-        let hosts: String = seats.iter().map(|seat| seat.host_section(self.card.pfs)).collect();
-        let select: Vec<_> =
-            seats.iter().map(|seat| format!("{}#0-{}", seat.pf(0), self.pool - 1)).collect();
+    pub(crate) fn service_file_of(
+        &self,
+        positions: &[CardPosition],
+        folder: &Path,
+        pki: &Pki,
+    ) -> String {
+        let hosts: String =
+            positions.iter().map(|position| position.host_section(self.card.pfs)).collect();
+        let select: Vec<_> = positions
+            .iter()
+            .map(|position| format!("{}#0-{}", position.pf(0), self.pool - 1))
+            .collect();
         let state = folder.join("service");
         let eswitch = if self.card.has_eswitch { self.card.kind.driver() } else { "none" };
         let fabric = match self.fabric_kind() {
@@ -298,7 +306,7 @@ name = "default"
 select = {select:?}
 {service}
 {networks}"#,
-            tls = pki.section("dpu", seats[0].dpu),
+            tls = pki.section("dpu", positions[0].dpu),
             fabric_keys = self.fabric,
             metrics = self.metrics() + self.attachment_metrics(),
             cool_down = self.cool_down,
@@ -311,13 +319,13 @@ select = {select:?}
     /// The agent's configuration file.
     #[must_use]
     pub fn agent_file(&self, folder: &Path, pki: &Pki) -> String {
-        self.agent_file_of(&self.seat(), "", folder, pki)
+        self.agent_file_of(&self.position(), "", folder, pki)
     }
 
     /// The configuration file of a card's agent, with further keys of `[vf_source]`.
     pub(crate) fn agent_file_of(
         &self,
-        seat: &Seat,
+        position: &CardPosition,
         vf_source: &str,
         folder: &Path,
         pki: &Pki,
@@ -341,15 +349,16 @@ carrier_ms = {carrier_ms}
 {timeouts}
 {agent}
 "#,
-            endpoint = if self.proxied || self.relayed { PROXY.into() } else { seat.endpoint() },
-            dpu = seat.dpu,
+            endpoint =
+                if self.proxied || self.relayed { PROXY.into() } else { position.endpoint() },
+            dpu = position.dpu,
             timeouts = self.timeouts.others,
             agent = self.agent,
             socket = folder.join("agent.sock"),
             state = folder.join("agent"),
             boot_id = folder.join("boot-id"),
             netns = folder.join("netns"),
-            tls = pki.section("host", seat.host),
+            tls = pki.section("host", position.host),
             metrics = self.metrics(),
             grace = self.timeouts.grace,
             carrier_ms = self.timeouts.carrier_ms,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use e2e::{BURST, Crowd, CrowdSize, Lab, Manners, Settings};
+use e2e::{BURST, Crowd, CrowdBehaviour, CrowdSize, Lab, Settings};
 
 use crate::{
     footprint::resident_mib,
@@ -38,11 +38,11 @@ const BESIDE_BURST: [&str; 6] =
 pub(crate) fn print(report: &mut Report) {
     let title = format!("Hosts that are played, {PODS} pods each, for {TIME:?}");
     let mut table = report.table(&title, &COLUMNS);
-    let quiet = Manners { pause: Duration::ZERO, faults: false };
+    let quiet = CrowdBehaviour { pause: Duration::ZERO, faults: false };
     let most = HOSTS[HOSTS.len() - 1];
     HOSTS.into_iter().for_each(|hosts| table.row(row(hosts.to_string(), hosts, quiet)));
     let what = format!("{most}, amid cut calls, torn sessions and reboots");
-    table.row(row(what, most, Manners { faults: true, ..quiet }));
+    table.row(row(what, most, CrowdBehaviour { faults: true, ..quiet }));
 }
 
 /// Prints what an Attach takes that one host makes alone, and beside a host with a burst of them in each second.
@@ -51,16 +51,16 @@ pub(crate) fn print_beside_burst(report: &mut Report) {
     let mut table = report.table(&title, &BESIDE_BURST);
     let mut alone = None;
     let size = CrowdSize { hosts: 2, pods: 2 * u32::try_from(BURST).expect("few") };
-    let manners = Manners { pause: Duration::from_millis(20), faults: false };
+    let behaviour = CrowdBehaviour { pause: Duration::from_millis(20), faults: false };
     for (what, is_beside) in [("no attaches", false), ("16 at once, in each second", true)] {
         let lab = Lab::start(&Settings { service: size.sections(), ..Settings::default() });
         let mut crowd = Crowd::of_lab(&lab, size, 1);
         let end = Instant::now() + LONG_TIME;
         let over = || Instant::now() > end;
         if is_beside {
-            crowd.play_beside_burst(manners, over);
+            crowd.play_beside_burst(behaviour, over);
         } else {
-            crowd.play_all_but_first(manners, over);
+            crowd.play_all_but_first(behaviour, over);
         }
         let tally = crowd.take_tally();
         assert_eq!(tally.failed, 0, "{:?}", tally.refusals);
@@ -73,14 +73,14 @@ pub(crate) fn print_beside_burst(report: &mut Report) {
     }
 }
 
-fn row(what: String, hosts: usize, manners: Manners) -> Row {
+fn row(what: String, hosts: usize, behaviour: CrowdBehaviour) -> Row {
     let size = CrowdSize { hosts, pods: PODS };
     let lab = Lab::start(&Settings { service: size.sections(), ..Settings::default() });
     let mut crowd = Crowd::of_lab(&lab, size, 1);
     let end = Instant::now() + TIME;
-    crowd.play(manners, || Instant::now() > end);
+    crowd.play(behaviour, || Instant::now() > end);
     let tally = crowd.take_tally();
-    assert!(manners.faults || tally.failed == 0, "{:?}", tally.refusals);
+    assert!(behaviour.faults || tally.failed == 0, "{:?}", tally.refusals);
     let memory = resident_mib(&lab.service);
     let figures = [tally.attaches, tally.detaches].map(|took| Sample::of_callers(took, TIME).row());
     crowd.leave();

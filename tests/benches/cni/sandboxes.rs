@@ -2,7 +2,7 @@
 
 use e2e::{
     Lab, Settings,
-    runtime::{Asked, Containerd, Runtime, write_conflist},
+    runtime::{Containerd, PodOptions, Runtime, write_conflist},
 };
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn measure(containerd: &Containerd) -> [(Sample, Sample); 3] {
             samples = Default::default();
         }
         for ((handler, _), (start, end)) in KINDS.iter().zip(&mut samples) {
-            let asked = Asked { handler, ..Asked::default() };
+            let asked = PodOptions { handler, ..PodOptions::default() };
             let pod = start.time(|| containerd.run_as("pod", &asked).unwrap());
             end.time(|| containerd.remove(&pod).unwrap());
         }

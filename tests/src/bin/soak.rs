@@ -77,7 +77,7 @@ fn advance(soak: &mut Soak) {
 
 fn tell(outcome: &Outcome, place: &str) -> ExitCode {
     if !outcome.is_good() {
-        println!("{}{place}", outcome.breaches());
+        println!("{}{place}", outcome.violations());
     }
     for trick in outcome.refused_tricks() {
         println!("this kernel lets no pod do: {trick}");

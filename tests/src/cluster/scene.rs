@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{Cluster, node::show_logs};
-use crate::{Keeper, Scene, runtime::Cri};
+use crate::{Enforcement, Scene, runtime::Cri};
 
 /// containerd's socket, as the kubelet knows it.
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
@@ -26,7 +26,7 @@ impl Cluster {
             pods: Some(Box::new(move || pods(&cri))),
             clean: &self.clean,
             operator: self.operator(),
-            keeper: Keeper::Representors(Box::new(links)),
+            enforcement: Enforcement::Representors(Box::new(links)),
         }
     }
 }

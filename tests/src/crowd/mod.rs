@@ -10,8 +10,8 @@
 //!
 //! Between plays the hosts are silent, and the DPU ends sessions that are silent for too long.
 
-mod player;
 mod session;
+mod simulated_host;
 
 use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
@@ -20,16 +20,16 @@ use offload_proto::v1;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use self::player::Player;
-pub use self::player::{BURST, Manners, Tally};
+use self::simulated_host::SimulatedHost;
+pub use self::simulated_host::{BURST, CrowdBehaviour, Tally};
 use crate::{
     Card, CardSettings, Lab, Netns, Pki, Settings,
-    breach::Breach,
     card::{Plan, root},
-    dice::Dice,
     eventually,
-    invariants::Picture,
-    settings::Seat,
+    invariants::Snapshot,
+    rng::Rng,
+    settings::CardPosition,
+    violation::Violation,
 };
 
 /// Hosts of a card, one for each PF.
@@ -79,7 +79,7 @@ subnets = [{{ cidr = "10.99.0.0/16" }}, {{ cidr = "fd00:10:99::/64" }}]
 pub struct Crowd {
     /// The namespace from which all of them call.
     netns: Arc<Netns>,
-    players: Vec<Player>,
+    players: Vec<SimulatedHost>,
     runtime: Runtime,
     _cards: Vec<Card>,
 }
@@ -108,8 +108,8 @@ impl Crowd {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         // Create each channel on the executor that drives its connections.
         let entered = runtime.enter();
-        let mut dice = Dice::new(seed);
-        let play = |number| Player::new(pki, number, functions(&cards, number), dice.fork());
+        let mut rng = Rng::new(seed);
+        let play = |number| SimulatedHost::new(pki, number, functions(&cards, number), rng.fork());
         let players = (0..size.hosts).map(play).collect();
         drop(entered);
         Self { netns, players, runtime, _cards: cards }
@@ -119,17 +119,22 @@ impl Crowd {
     ///
     /// # Panics
     /// If a program of the test fails.
-    pub fn play(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
-        self.each(async |player| player.play(manners, &over).await);
+    pub fn play(&mut self, behaviour: CrowdBehaviour, over: impl Fn() -> bool + Sync) {
+        self.each(async |simulated_host| simulated_host.play(behaviour, &over).await);
     }
 
     /// Like [`Self::play`], with an idle first host.
     ///
     /// # Panics
     /// If a program of the test fails.
-    pub fn play_all_but_first(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
+    pub fn play_all_but_first(
+        &mut self,
+        behaviour: CrowdBehaviour,
+        over: impl Fn() -> bool + Sync,
+    ) {
         let Self { netns, players, runtime, .. } = self;
-        let others = players.iter_mut().skip(1).map(|player| player.play(manners, &over));
+        let others =
+            players.iter_mut().skip(1).map(|simulated_host| simulated_host.play(behaviour, &over));
         let all = || runtime.block_on(join_all(others));
         netns.run(|| drop(all()));
     }
@@ -138,10 +143,11 @@ impl Crowd {
     ///
     /// # Panics
     /// If a program of the test fails.
-    pub fn play_beside_burst(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
+    pub fn play_beside_burst(&mut self, behaviour: CrowdBehaviour, over: impl Fn() -> bool + Sync) {
         let Self { netns, players, runtime, .. } = self;
         let (first, others) = players.split_first_mut().expect("a host");
-        let others = join_all(others.iter_mut().map(|player| player.play(manners, &over)));
+        let others =
+            join_all(others.iter_mut().map(|simulated_host| simulated_host.play(behaviour, &over)));
         let all = || runtime.block_on(futures::future::join(first.burst(&over), others));
         netns.run(|| drop(all()));
     }
@@ -151,7 +157,7 @@ impl Crowd {
     /// # Panics
     /// If that takes too long.
     pub fn settle(&mut self) {
-        self.each(async |player| player.settle().await);
+        self.each(async |simulated_host| simulated_host.settle().await);
     }
 
     /// Detaches everything.
@@ -159,27 +165,30 @@ impl Crowd {
     /// # Panics
     /// If that takes too long.
     pub fn leave(&mut self) {
-        self.each(async |player| player.leave().await);
+        self.each(async |simulated_host| simulated_host.leave().await);
     }
 
     /// Runs work on all hosts at the same time, in the hosts' namespace.
-    fn each(&mut self, work: impl AsyncFn(&mut Player) + Sync) {
+    fn each(&mut self, work: impl AsyncFn(&mut SimulatedHost) + Sync) {
         let Self { netns, players, runtime, .. } = self;
-        let mut all = || runtime.block_on(join_all(players.iter_mut().map(|player| work(player))));
+        let mut all = || {
+            runtime
+                .block_on(join_all(players.iter_mut().map(|simulated_host| work(simulated_host))))
+        };
         netns.run(|| drop(all()));
     }
 
     /// What all hosts have done since the last call.
     pub fn take_tally(&mut self) -> Tally {
         let mut all = Tally::default();
-        self.players.iter_mut().for_each(|player| all.append(player.take_tally()));
+        self.players.iter_mut().for_each(|simulated_host| all.append(simulated_host.take_tally()));
         all
     }
 
     /// Number of attachments of the crowd's hosts.
     #[must_use]
     pub fn attached(&self) -> usize {
-        self.players.iter().map(|player| player.granted().count()).sum()
+        self.players.iter().map(|simulated_host| simulated_host.granted().count()).sum()
     }
 
     /// Asserts that at rest the DPU has exactly the crowd's grants.
@@ -198,38 +207,41 @@ impl Crowd {
     /// Current problems, one sentence each.
     #[must_use]
     pub fn amiss(&self, lab: &Lab) -> Vec<String> {
-        self.breaches(&lab.scene().picture()).iter().map(Breach::to_string).collect()
+        self.violations(&lab.scene().snapshot()).iter().map(Violation::to_string).collect()
     }
 
     /// Violations at rest.
-    pub(crate) fn breaches(&self, picture: &Picture) -> Vec<Breach> {
-        let listed: Vec<_> = picture.attachments.iter().filter(|it| is_of_crowd(it)).collect();
-        let granted: Vec<_> = self.players.iter().flat_map(Player::granted).collect();
+    pub(crate) fn violations(&self, snapshot: &Snapshot) -> Vec<Violation> {
+        let listed: Vec<_> = snapshot.attachments.iter().filter(|it| is_of_crowd(it)).collect();
+        let granted: Vec<_> = self.players.iter().flat_map(SimulatedHost::granted).collect();
         let is_listed =
             |it: &&v1::Attachment| listed.iter().any(|attachment| is_same(it, attachment));
         let is_granted = |it: &&&Value| granted.iter().any(|attachment| it["id"] == *attachment.id);
         let lost = granted.iter().filter(|it| !is_listed(it));
         let leaked = listed.iter().filter(|it| !is_granted(it));
-        let mut breaches: Vec<_> =
-            lost.map(|it| Breach::lost(format!("the crowd was granted {it:?}"))).collect();
-        breaches.extend(leaked.map(|it| Breach::leaked(format!("nobody of the crowd has {it}"))));
-        breaches.extend(self.ports_amiss(picture, &granted));
-        breaches.extend(self.players.iter().flat_map(Player::complaints));
-        breaches
+        let mut violations: Vec<_> =
+            lost.map(|it| Violation::lost(format!("the crowd was granted {it:?}"))).collect();
+        violations
+            .extend(leaked.map(|it| Violation::leaked(format!("nobody of the crowd has {it}"))));
+        violations.extend(self.ports_amiss(snapshot, &granted));
+        violations.extend(self.players.iter().flat_map(SimulatedHost::complaints));
+        violations
     }
 
     /// A representor must be programmed if and only if its VF was granted.
-    fn ports_amiss(&self, picture: &Picture, granted: &[&v1::Attachment]) -> Vec<Breach> {
+    fn ports_amiss(&self, snapshot: &Snapshot, granted: &[&v1::Attachment]) -> Vec<Violation> {
         let device = |it: &&v1::Attachment| it.vf.as_ref().map(|vf| vf.device.clone());
         let held: BTreeSet<_> = granted.iter().filter_map(device).collect();
-        let all = self.players.iter().flat_map(Player::devices);
+        let all = self.players.iter().flat_map(SimulatedHost::devices);
         let amiss = |device: &&str| match held.contains(*device) {
-            true => !picture.is_programmed(device),
-            false => !picture.is_idle(device),
+            true => !snapshot.is_programmed(device),
+            false => !snapshot.is_idle(device),
         };
         let tell = |device: &str| match held.contains(device) {
-            true => Breach::lost(format!("the crowd's {device} is attached, and not programmed")),
-            false => Breach::leaked(format!("the crowd's {device} is not free: it has a port")),
+            true => {
+                Violation::lost(format!("the crowd's {device} is attached, and not programmed"))
+            }
+            false => Violation::leaked(format!("the crowd's {device} is not free: it has a port")),
         };
         all.filter(amiss).map(tell).collect()
     }
@@ -279,10 +291,10 @@ fn plug(
     let card = CardSettings { pfs: u32::try_from(hosts).expect("few"), ..CardSettings::default() };
     let settings = Settings { card, ..Settings::with_vfs(size.pods) };
     let (controller, _) = place_of(place * HOSTS_OF_CARD);
-    let seat = Seat { controller, ..Seat::ONLY };
+    let position = CardPosition { controller, ..CardPosition::ONLY };
     let folder = folder.join(format!("{NETWORK}-card-{place}"));
     std::fs::create_dir_all(&folder).unwrap();
-    Card::between(Arc::clone(netns), Arc::clone(dpu), Plan::of(&settings, seat), &folder)
+    Card::between(Arc::clone(netns), Arc::clone(dpu), Plan::of(&settings, position), &folder)
 }
 
 /// Functions of a host's card.

@@ -75,7 +75,7 @@ impl Session {
         let (promised, promises) = mpsc::unbounded_channel();
         let (releases, released) = mpsc::unbounded_channel();
         let beats = interval(Duration::from_millis(welcome.heartbeat_interval_ms.into()));
-        let ear = Ear { out: out.clone(), promised, releases, echoes };
+        let ear = DpuReceiver { out: out.clone(), promised, releases, echoes };
         let listener = tokio::spawn(ear.listen(from_dpu, beats));
         Ok(Self { id: welcome.session_id, out, promises, released, echoed, listener })
     }
@@ -121,14 +121,14 @@ async fn next(from_dpu: &mut Streaming<v1::DpuMessage>) -> Result<Option<FromDpu
 }
 
 /// Receives the DPU's messages.
-struct Ear {
+struct DpuReceiver {
     out: mpsc::Sender<v1::HostMessage>,
     promised: mpsc::UnboundedSender<v1::VfPromise>,
     releases: mpsc::UnboundedSender<v1::Release>,
     echoes: watch::Sender<u64>,
 }
 
-impl Ear {
+impl DpuReceiver {
     /// Runs until the session is over.
     async fn listen(self, mut from_dpu: Streaming<v1::DpuMessage>, mut beats: Interval) {
         let mut sequence = 0;

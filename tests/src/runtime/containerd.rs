@@ -11,7 +11,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Asked, IMAGE, Runtime, conflists, control_group, cri::Cri, image, last_of, shown, version_of,
+    IMAGE, PodOptions, Runtime, conflists, control_group, cri::Cri, image, last_of, shown,
+    version_of,
 };
 use crate::{Lab, Netns, Program, run, wait_for};
 
@@ -116,14 +117,14 @@ impl Containerd {
     /// # Errors
     /// containerd's error.
     pub fn run_with(&self, name: &str, annotations: &[(&str, &str)]) -> Result<String, String> {
-        self.run_as(name, &Asked { annotations, ..Asked::default() })
+        self.run_as(name, &PodOptions { annotations, ..PodOptions::default() })
     }
 
     /// Runs a pod with these options.
     ///
     /// # Errors
     /// containerd's error.
-    pub fn run_as(&self, name: &str, asked: &Asked<'_>) -> Result<String, String> {
+    pub fn run_as(&self, name: &str, asked: &PodOptions<'_>) -> Result<String, String> {
         self.cri.run(name, asked, self.control_group.clone())
     }
 
@@ -187,7 +188,7 @@ impl Runtime for Containerd {
     }
 
     fn run_with_port(&self, name: &str, port: (u16, u16)) -> Result<String, String> {
-        self.run_as(name, &Asked { ports: &[port], ..Asked::default() })
+        self.run_as(name, &PodOptions { ports: &[port], ..PodOptions::default() })
     }
 
     fn stop(&self, id: &str) -> Result<(), String> {

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Options of a pod.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct PodOptions<'a> {
     /// Annotations.
     pub annotations: &'a [(&'a str, &'a str)],
     /// Runtime, as in a RuntimeClass. Empty: the default.
@@ -66,7 +66,7 @@ impl Cri {
     pub(crate) fn run(
         &self,
         name: &str,
-        asked: &Asked<'_>,
+        asked: &PodOptions<'_>,
         cgroup_parent: String,
     ) -> Result<String, String> {
         let metadata = api::PodSandboxMetadata {

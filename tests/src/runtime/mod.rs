@@ -15,8 +15,8 @@ use std::{
 use serde_json::{Value, json};
 
 pub use containerd::Containerd;
-pub use cri::Asked;
 pub(crate) use cri::Cri;
+pub use cri::PodOptions;
 pub use node::Node;
 pub use podman::Podman;
 pub use traffic::Conversation;

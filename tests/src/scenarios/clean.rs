@@ -56,13 +56,13 @@ const FILES: &str = "mount -t sysfs sysfs /mnt && cd /mnt/class/net/eth0 && \
     { echo 1 >threaded || true; }";
 
 /// A network with one resident pod and one more VF.
-struct Street {
+struct OneFreeVf {
     lab: Lab,
     resident: Netns,
     reaches: Vec<String>,
 }
 
-impl Street {
+impl OneFreeVf {
     fn open(settings: &Settings) -> Self {
         let lab = Lab::start(&Settings { vfs: 2, pool: 2, ..settings.clone() });
         let resident = Netns::new("resident");
@@ -131,14 +131,14 @@ fn links_of(netns: &Netns) -> Vec<String> {
 /// # Panics
 /// If one remains, or a later pod has no network.
 #[must_use]
-pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings) -> usize {
-    let street = Street::open(settings);
+pub fn upper_devices_reach_no_later_pod(settings: &Settings) -> usize {
+    let fixture = OneFreeVf::open(settings);
     let mut tried = 0;
     for (name, stacked) in STACKED {
         let third = Netns::new("third");
         name_at_length(&third, "lo");
         let in_third = stacked.replace("third", third.name());
-        let pod = street.pod_that(|pod| {
+        let pod = fixture.pod_that(|pod| {
             let added = run(pod.command("ip").args(in_third.split(' ')));
             if String::from_utf8_lossy(&added.stderr).contains("Unknown device type") {
                 return;
@@ -148,13 +148,13 @@ pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings)
             let place = if stacked.contains("third") { &third } else { pod };
             place.ip(&["link", "set", "stacked", "up"]);
         });
-        street.assert_next_pod_has_a_network(name);
+        fixture.assert_next_pod_has_a_network(name);
         for netns in [&pod, &third] {
             assert_eq!(links_of(netns), [""; 0], "{name} is left in {}", netns.name());
         }
     }
     figure(tried, "kinds of links that pods stacked on their interfaces");
-    street.close();
+    fixture.close();
     tried
 }
 
@@ -164,36 +164,36 @@ pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings)
 /// # Panics
 /// If a difference remains, or a later pod has no network.
 #[must_use]
-pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> bool {
+pub fn changed_settings_reach_no_later_pod(settings: &Settings) -> bool {
     assert_all_answers_are_asked_for();
-    let street = Street::open(settings);
-    let before = street.free_vf();
+    let fixture = OneFreeVf::open(settings);
+    let before = fixture.free_vf();
     let mut changed = 0;
     for changes in CHANGES.chunks(AT_ONCE) {
-        let _pod = street.pod_that(|pod| {
+        let _pod = fixture.pod_that(|pod| {
             // Not every card supports every change.
             let could =
                 |change: &&&[&str]| run(pod.command(change[0]).args(&change[1..])).status.success();
             changed += changes.iter().filter(could).count();
         });
         let told = format!("{changes:?}");
-        street.assert_next_pod_has_a_network(&told);
-        assert_becomes(&street, &before, &told);
+        fixture.assert_next_pod_has_a_network(&told);
+        assert_becomes(&fixture, &before, &told);
     }
     assert!(changed >= 9, "only {changed} changes could be made");
     let mut are_written = false;
-    let _pod = street.pod_that(|pod| {
+    let _pod = fixture.pod_that(|pod| {
         let told = settings_of(pod);
         assert!(told.iter().any(|line| line.starts_with("tcp-segmentation-offload: ")), "{told:?}");
         let written = run(pod.command("unshare").args(["--mount", "sh", "-c", FILES]));
         are_written = written.status.success();
         assert!(!are_written || settings_of(pod) != told, "what was written is not seen: {told:?}");
     });
-    street.assert_next_pod_has_a_network("files");
-    assert_becomes(&street, &before, "files");
+    fixture.assert_next_pod_has_a_network("files");
+    assert_becomes(&fixture, &before, "files");
     let changed = changed + usize::from(are_written);
     figure(changed, "changes that pods made of their interfaces");
-    street.close();
+    fixture.close();
     are_written
 }
 
@@ -214,16 +214,16 @@ fn assert_all_answers_are_asked_for() {
     assert_eq!(all.filter(is_answered).collect::<Vec<_>>(), QUESTIONS_OF_VETH);
 }
 
-fn assert_becomes(street: &Street, before: &BTreeMap<String, HostEnd>, after: &str) {
-    let settled = eventually(LIMIT, || (street.free_vf() == *before).then_some(()));
-    assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?} after {after}", street.free_vf());
+fn assert_becomes(fixture: &OneFreeVf, before: &BTreeMap<String, HostEnd>, after: &str) {
+    let settled = eventually(LIMIT, || (fixture.free_vf() == *before).then_some(()));
+    assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?} after {after}", fixture.free_vf());
 }
 
 /// Pods that changed everything are attached and detached at the same time, some by the end of their namespaces.
 ///
 /// # Panics
 /// If anything remains.
-pub fn pods_that_change_their_interfaces_come_and_go_at_once(settings: &Settings) {
+pub fn tampering_pods_attach_and_detach_concurrently(settings: &Settings) {
     let lab = Lab::start(settings);
     let pods: Vec<_> = (0..settings.vfs).map(|_| Netns::new("pod")).collect();
     thread::scope(|scope| {
@@ -255,41 +255,41 @@ fn collect(lab: &Lab) {
 ///
 /// # Panics
 /// If the VF keeps its differences, or does not come back.
-pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
-    let mut street = Street::open(settings);
+pub fn vf_reset_survives_agent_kill(settings: &Settings) {
+    let mut fixture = OneFreeVf::open(settings);
     let points = ["renewal-begun", "renewal-made", "renewal-proven", "release-told"];
     for (earlier, point) in points.into_iter().enumerate() {
         // Each round has two releases, which the agent finishes after the DEL's answer, so that no earlier one reaches
         // this point.
         let is_over =
-            || (street.lab.agent.events(log_event::DETACHED) == 2 * earlier).then_some(());
+            || (fixture.lab.agent.events(log_event::DETACHED) == 2 * earlier).then_some(());
         wait_for("the end of earlier releases", LIMIT, is_over);
-        let armed = street.lab.arm("host-shim-agent", FaultAction::Kill, point);
+        let armed = fixture.lab.arm("host-shim-agent", FaultAction::Kill, point);
         let pod = Netns::new("pod");
-        let _ = street.lab.add("blue", &pod, "eth0").result();
+        let _ = fixture.lab.add("blue", &pod, "eth0").result();
         pod.ip(&["link", "set", "eth0", "arp", "off"]);
         pod.ip(&["link", "add", "stacked", "link", "eth0", "type", "macvlan"]);
-        let _ = street.lab.del("blue", &pod, "eth0");
+        let _ = fixture.lab.del("blue", &pod, "eth0");
         wait_for(point, LIMIT, || (!armed.exists()).then_some(()));
-        street.lab.agent_ends();
-        street.lab.start_agent();
-        street.lab.wait_until_good();
-        let _ = street.lab.del("blue", &pod, "eth0");
-        street.assert_next_pod_has_a_network(point);
+        fixture.lab.agent_ends();
+        fixture.lab.start_agent();
+        fixture.lab.wait_until_good();
+        let _ = fixture.lab.del("blue", &pod, "eth0");
+        fixture.assert_next_pod_has_a_network(point);
         assert_eq!(links_of(&pod), [""; 0], "{point}");
     }
-    street.close();
+    fixture.close();
 }
 
 /// After a pod damages its network, CHECK reports it and an ADD repairs it.
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn what_a_network_relies_on_is_checked_and_set(settings: &Settings) {
-    let street = Street::open(settings);
+pub fn damaged_network_is_reported_and_repaired(settings: &Settings) {
+    let fixture = OneFreeVf::open(settings);
     let pod = Netns::new("pod");
-    let result = street.lab.add("blue", &pod, "eth0").result();
-    let mut configuration = street.lab.configuration("blue");
+    let result = fixture.lab.add("blue", &pod, "eth0").result();
+    let mut configuration = fixture.lab.configuration("blue");
     configuration["prevResult"] = result;
     let check = Call::new("CHECK", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
     for (change, told) in [
@@ -298,11 +298,11 @@ pub fn what_a_network_relies_on_is_checked_and_set(settings: &Settings) {
         (["broadcast", "ff:ff:ff:ff:ff:fe"], "broadcast address"),
     ] {
         pod.ip(&["link", "set", "eth0", change[0], change[1]]);
-        street.lab.execute(&check).fails(132, &[told]);
-        let again: Value = street.lab.add("blue", &pod, "eth0").result();
-        assert!(addresses(&again).iter().all(|address| street.resident.pings(address)));
-        street.lab.execute(&check).nothing();
+        fixture.lab.execute(&check).fails(132, &[told]);
+        let again: Value = fixture.lab.add("blue", &pod, "eth0").result();
+        assert!(addresses(&again).iter().all(|address| fixture.resident.pings(address)));
+        fixture.lab.execute(&check).nothing();
     }
-    street.lab.del("blue", &pod, "eth0").nothing();
-    street.close();
+    fixture.lab.del("blue", &pod, "eth0").nothing();
+    fixture.close();
 }

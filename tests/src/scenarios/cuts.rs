@@ -23,7 +23,7 @@ const MOST_RECORDS: usize = 100;
 
 /// The call during which the network fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RuntimeCall {
     /// ADD of a new pod.
     Add,
     /// DEL, then ADD of the same container.
@@ -40,7 +40,7 @@ pub enum Wish {
 ///
 /// # Panics
 /// If a call takes too long, or an invariant is violated after the network is restored.
-pub fn the_network_fails_after_each_record(wish: Wish, fault: Fault) {
+pub fn network_fails_after_each_record(wish: RuntimeCall, fault: Fault) {
     let settings = Settings {
         proxied: true,
         service: "[limits]\nheartbeat_ms = 1000".into(),
@@ -76,13 +76,13 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// Whether the network failed before the call was over.
-    fn try_once(&self, wish: Wish, records: usize) -> bool {
+    fn try_once(&self, wish: RuntimeCall, records: usize) -> bool {
         match wish {
-            Wish::Add => self.add(records),
-            Wish::Del => self.delete(records),
-            Wish::Check => self.check(records),
-            Wish::Collect => self.collect(records),
-            Wish::Hello => self.hello(records),
+            RuntimeCall::Add => self.add(records),
+            RuntimeCall::Del => self.delete(records),
+            RuntimeCall::Check => self.check(records),
+            RuntimeCall::Collect => self.collect(records),
+            RuntimeCall::Hello => self.hello(records),
         }
     }
 

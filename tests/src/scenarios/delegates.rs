@@ -8,7 +8,7 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use self::others::{MAKES_A_LINK, leased_of};
-pub use self::{others::Others, troubles::*};
+pub use self::{others::OtherPlugins, troubles::*};
 use super::several::{self, interfaces, links};
 use crate::{Call, CardKind, Host, Lab, Netns, Settings, wait_for};
 
@@ -19,7 +19,7 @@ pub fn kept(host: &Host) -> usize {
     fs::read_dir(host.path().join("agent/delegates")).map_or(0, Iterator::count)
 }
 
-fn start(others: &Others, settings: &Settings) -> Lab {
+fn start(others: &OtherPlugins, settings: &Settings) -> Lab {
     Lab::start(&others.in_lab(&Settings { vfs: 6, pool: 6, ..settings.clone() }))
 }
 
@@ -32,8 +32,8 @@ fn assert_clean_slate(lab: &Lab) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn other_plugins_make_further_interfaces(settings: &Settings) {
-    let others = Others::new();
+pub fn other_plugins_create_further_interfaces(settings: &Settings) {
+    let others = OtherPlugins::new();
     let lab = &start(&others, settings);
     lab.card.host.ip(&["link", "add", "ext0", "type", "veth", "peer", "name", "ext1"]);
     for link in ["ext0", "ext1"] {
@@ -92,8 +92,8 @@ pub fn other_plugins_make_further_interfaces(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Settings) {
-    let others = Others::new();
+pub fn routes_and_rules_are_added_to_foreign_interfaces(settings: &Settings) {
+    let others = OtherPlugins::new();
     let mut lab =
         start(&others, &Settings { timeouts: "reconcile_s = 3600".into(), ..settings.clone() });
     let bridge = |number: u32, bridge: &str| {
@@ -191,8 +191,8 @@ fn assert_set_beside(pod: &Netns, address: &str) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn what_plugins_make_has_addresses_of_the_dpu(settings: &Settings) {
-    let others = Others::new();
+pub fn foreign_interfaces_get_dpu_addresses(settings: &Settings) {
+    let others = OtherPlugins::new();
     others.lend_our_plugin();
     let mut lab = start(&others, settings);
     let bridge = |ipam: Value| json!([{ "type": "bridge", "bridge": "br-leased", "ipam": ipam }]);
@@ -251,7 +251,7 @@ pub fn what_plugins_make_has_addresses_of_the_dpu(settings: &Settings) {
 /// # Panics
 /// If it does not.
 pub fn status_asks_further_networks(settings: &Settings) {
-    let others = Others::new();
+    let others = OtherPlugins::new();
     let lab = &start(&others, settings);
     let status = |networks: Value| {
         let mut configuration = lab.configuration("blue");
@@ -297,7 +297,7 @@ pub fn status_asks_further_networks(settings: &Settings) {
 /// # Panics
 /// If an expectation is not met.
 pub fn callers_folders_are_honoured(settings: &Settings) {
-    let (host, caller) = (Others::new(), Others::new());
+    let (host, caller) = (OtherPlugins::new(), OtherPlugins::new());
     host.write_plugin("maker", "exit 3");
     host.write_plugin("hosts", MAKES_A_LINK);
     host.define("hosts", &json!([{ "type": "hosts" }]));
@@ -361,7 +361,7 @@ gateway = "10.66.0.1"
 /// # Panics
 /// If an expectation is not met.
 pub fn one_network_serves_macvlan_and_ipvlan(settings: &Settings) {
-    let others = Others::new();
+    let others = OtherPlugins::new();
     others.lend_our_plugin();
     let has_ipvlan = settings.card.kind == CardKind::Netdevsim;
     if !has_ipvlan {
@@ -435,8 +435,8 @@ fn held(lab: &Lab, network: &str) -> u64 {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn plugins_for_stacked_links_and_rates_make_further_interfaces(settings: &Settings) {
-    let others = Others::new();
+pub fn upper_device_and_rate_plugins_work(settings: &Settings) {
+    let others = OtherPlugins::new();
     let lab = &start(&others, settings);
     let host = &lab.card.host;
     for (link, peer) in [("ext0", "ext1"), ("ext2", "ext3")] {

@@ -58,7 +58,7 @@ pub fn routes(pod: &Netns, family: &str) -> Vec<(Value, Value)> {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn pods_reach_each_other_by_a_router_on_their_link(settings: &Settings) {
+pub fn pods_communicate_by_link_router(settings: &Settings) {
     let networks = [&settings.networks, NETWORKS].concat();
     let lab = Lab::start(&Settings { networks, ..settings.clone() });
     let [router, a, b] = ["router", "a", "b"].map(Netns::new);

@@ -34,7 +34,7 @@ mod frame {
 
 /// Behaviour of a peer with a valid certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malice {
+pub enum Misbehaviour {
     /// Makes a call but allows no byte of its answer, and reads nothing.
     NeverReads,
     /// Sends a message without end.
@@ -49,7 +49,7 @@ pub enum Malice {
     Pings,
 }
 
-impl Malice {
+impl Misbehaviour {
     /// All behaviours.
     pub const ALL: [Self; 6] = [
         Self::NeverReads,
@@ -141,11 +141,11 @@ const BOUND: Duration = Duration::from_secs(40);
 ///
 /// # Panics
 /// If a client is not served.
-pub fn peers_that_misbehave_keep_nobody_out(lab: &Lab, malice: Malice) {
+pub fn misbehaving_peers_do_not_block_clients(lab: &Lab, misbehaviour: Misbehaviour) {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let end = End(&over);
-        let harm = || misbehave(lab, malice, &over);
+        let harm = || misbehave(lab, misbehaviour, &over);
         let peers: Vec<_> = (0..PEERS).map(|_| scope.spawn(harm)).collect();
         let served = others_are_served(lab);
         drop(end);
@@ -156,14 +156,14 @@ pub fn peers_that_misbehave_keep_nobody_out(lab: &Lab, malice: Malice) {
 }
 
 /// Misbehaves until it is over, with a new connection after each that is closed. Returns the number of connections.
-fn misbehave(lab: &Lab, malice: Malice, over: &AtomicBool) -> usize {
+fn misbehave(lab: &Lab, misbehaviour: Misbehaviour, over: &AtomicBool) -> usize {
     let mut connections = 0;
     while !over.load(Ordering::Relaxed) {
         connections += 1;
         let mut client = client(lab);
         let mut stdin = client.stdin.take().unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| say_all(&mut stdin, malice));
+            scope.spawn(|| say_all(&mut stdin, misbehaviour));
             while !over.load(Ordering::Relaxed) && client.try_wait().unwrap().is_none() {
                 thread::park_timeout(Duration::from_millis(10));
             }
@@ -176,11 +176,11 @@ fn misbehave(lab: &Lab, malice: Malice, over: &AtomicBool) -> usize {
 }
 
 /// Sends until the server accepts no more.
-fn say_all(to: &mut impl Write, malice: Malice) {
+fn say_all(to: &mut impl Write, misbehaviour: Misbehaviour) {
     let say = |to: &mut dyn Write, bytes: &[u8]| -> io::Result<()> { to.write_all(bytes) };
     if say(to, &greeting()).is_ok() {
         for number in 0.. {
-            if say(to, &malice.says(number)).is_err() {
+            if say(to, &misbehaviour.says(number)).is_err() {
                 return;
             }
         }

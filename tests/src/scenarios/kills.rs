@@ -21,7 +21,7 @@ use self::{
 };
 use super::{
     crowd::{CALLERS, amid_a_crowd, of_each},
-    delegates::Others,
+    delegates::OtherPlugins,
     figure,
 };
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
 /// # Panics
 /// If a flow does not finish.
 #[must_use]
-pub fn points_of_no_flow(flows: &[Flow]) -> BTreeSet<String> {
+pub fn kill_points_without_flow(flows: &[Flow]) -> BTreeSet<String> {
     let mut points = BTreeSet::from_iter(kill_points(flows[0].program));
     let (mut lab, residents) = begin();
     for flow in flows {
@@ -49,7 +49,7 @@ pub fn points_of_no_flow(flows: &[Flow]) -> BTreeSet<String> {
 ///
 /// # Panics
 /// If a confirmed attachment is lost, or anything remains.
-pub fn every_point_of_the_flow_kills(flow: Flow) {
+pub fn kill_at_each_point_of_flow(flow: Flow) {
     let (mut lab, residents) = begin();
     let points = rehearse(&mut lab, &residents, flow);
     let points = Sample::of_this_run().of(&points);
@@ -64,7 +64,7 @@ pub fn every_point_of_the_flow_kills(flow: Flow) {
 ///
 /// # Panics
 /// If a pod does not get its VF back, or no passed point has such a prefix.
-pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
+pub fn kill_at_each_point_after_card_reset(program: &str, own: &[&str]) {
     let (mut lab, residents) = begin();
     let trace = lab.trace(program);
     lab.reset_card();
@@ -97,7 +97,7 @@ pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
 fn begin() -> (Lab, Residents) {
     let pool = CALLERS + OTHERS;
     let settings = Settings { proxied: true, vfs: pool + 1, pool, ..Settings::default() };
-    let others = Others::with_links(OF_OTHERS, "green");
+    let others = OtherPlugins::with_links(OF_OTHERS, "green");
     let lab = Lab::start(&others.in_lab(&settings));
     let residents = Residents::attach(&lab, others);
     (lab, residents)

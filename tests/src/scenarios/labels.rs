@@ -67,7 +67,7 @@ fn counted(dpu: &Netns, representor: &str) -> u64 {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone(settings: &Settings) {
+pub fn link_group_covers_exactly_its_networks_pods(settings: &Settings) {
     let lab = lab(settings, "");
     let dpu = &lab.card.dpu;
     let pods = ["grouped", "grouped", "blue", "blue"].map(|network| {
@@ -102,7 +102,7 @@ pub fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone(settings: &Set
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_group_that_somebody_changes_is_put_back(settings: &Settings) {
+pub fn changed_link_group_is_restored(settings: &Settings) {
     let mut lab = lab(settings, "");
     let [(grouped, of_grouped), (blue, of_blue)] = ["grouped", "blue"].map(|network| {
         let pod = Netns::new("pod");

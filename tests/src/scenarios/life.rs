@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn two_pods_outlive_restarts_and_a_reset_and_leave_nothing(settings: &Settings) {
+pub fn pods_survive_restarts_and_reset(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
     let before = ids(&lab);

@@ -26,7 +26,7 @@ fn by_all_callers(pods: &[Netns], work: impl Fn(&Netns) + Sync) {
 ///
 /// # Panics
 /// If a call fails, or an invariant is violated.
-pub fn as_many_pods_as_vfs_come_and_go(settings: &Settings) {
+pub fn pods_for_all_vfs_come_and_go(settings: &Settings) {
     let lab = Lab::start(settings);
     let pods: Vec<_> = (0..settings.vfs).map(|_| Netns::new("pod")).collect();
     by_all_callers(&pods, |pod| drop(lab.add("blue", pod, "eth0").result()));
@@ -40,7 +40,7 @@ pub fn as_many_pods_as_vfs_come_and_go(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn the_same_pod_is_attached_at_most_once(settings: &Settings) {
+pub fn concurrent_callers_attach_once(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");
     let links = || pod.json("ip", &["link", "show"]).len();

@@ -1,5 +1,6 @@
 //! Scenarios for every kind of card: each function is a test that gets its settings.
 
+pub mod capabilities;
 pub mod clean;
 pub mod crowd;
 pub mod cuts;
@@ -16,7 +17,6 @@ pub mod pods;
 pub mod routing;
 pub mod several;
 pub mod wire;
-pub mod wishes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -77,7 +77,7 @@ pub fn ids(lab: &Lab) -> Vec<Value> {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings: &Settings) {
+pub fn dpu_outage_fails_adds_and_defers_dels(settings: &Settings) {
     let timeouts = Timeouts { grace: 1, ..settings.timeouts.clone() };
     let mut lab = Lab::start(&Settings { timeouts, ..settings.clone() });
     let pair = Pair::attach(&lab);
@@ -104,7 +104,7 @@ pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings:
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_service_killed_and_started_again_keeps_attachments_and_running_pods(settings: &Settings) {
+pub fn killed_service_keeps_attachments_and_traffic(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
     let before = ids(&lab);
@@ -122,7 +122,7 @@ pub fn a_service_killed_and_started_again_keeps_attachments_and_running_pods(set
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn an_agent_killed_and_started_again_keeps_attachments(settings: &Settings) {
+pub fn killed_agent_keeps_attachments(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
     let before = ids(&lab);
@@ -139,7 +139,7 @@ pub fn an_agent_killed_and_started_again_keeps_attachments(settings: &Settings) 
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_pod_whose_netns_died_before_del_gives_everything_back(settings: &Settings) {
+pub fn dead_netns_releases_everything(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");
     let name = pod.name().to_owned();
@@ -156,7 +156,7 @@ pub fn a_pod_whose_netns_died_before_del_gives_everything_back(settings: &Settin
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn after_a_card_reset_pods_get_their_vf_back(settings: &Settings) {
+pub fn pods_get_vfs_back_after_card_reset(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
     let before = ids(&lab);

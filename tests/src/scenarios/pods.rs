@@ -33,7 +33,7 @@ pub(crate) fn addresses_with_prefix(result: &Value) -> Vec<String> {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn two_pods_ping_each_other_in_both_families_and_give_everything_back(settings: &Settings) {
+pub fn two_pods_ping_in_both_families(settings: &Settings) {
     let lab = Lab::start(settings);
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let (of_a, of_b) = (lab.add("blue", &a, "eth0").result(), lab.add("blue", &b, "eth0").result());
@@ -54,7 +54,7 @@ pub fn two_pods_ping_each_other_in_both_families_and_give_everything_back(settin
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_pod_has_several_interfaces_of_several_networks(settings: &Settings) {
+pub fn pod_has_interfaces_in_several_networks(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");
     for (network, interface) in [("blue", "eth0"), ("green", "net1"), ("wire", "net2")] {
@@ -78,7 +78,7 @@ pub fn a_pod_has_several_interfaces_of_several_networks(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn an_interface_of_layer_2_only_has_no_address_and_carries_frames(settings: &Settings) {
+pub fn layer_2_interface_carries_frames_without_address(settings: &Settings) {
     let lab = Lab::start(settings);
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     for pod in [&a, &b] {

@@ -174,9 +174,7 @@ pub fn settings_with_routes(settings: &Settings) -> Settings {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached(
-    settings: &Settings,
-) {
+pub fn network_routes_and_rules_are_kept(settings: &Settings) {
     let mut lab = Lab::start(&settings_with_routes(settings));
     let pod = Netns::new("pod");
     pod.ip(&["rule", "add", "from", "192.0.2.7", "table", "55", "pref", "2000"]);

@@ -66,7 +66,7 @@ fn assert_leaves_by(pod: &Netns, [v4, v6]: [&str; 2]) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(settings: &Settings) {
+pub fn one_add_attaches_all_networks(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let of_a = add(&lab, &a, "green,wire@data").result();
@@ -97,7 +97,7 @@ pub fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(sett
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn networks_say_how_the_names_of_their_interfaces_begin(settings: &Settings) {
+pub fn network_prefixes_name_interfaces(settings: &Settings) {
     let networks = settings
         .networks
         .replace("name = \"green\"\n", "name = \"green\"\ninterface_prefix = \"data\"\n");
@@ -154,7 +154,7 @@ pub fn networks_say_how_the_names_of_their_interfaces_begin(settings: &Settings)
 ///
 /// # Panics
 /// If anything remains.
-pub fn a_network_that_fails_leaves_nothing_of_the_others(settings: &Settings) {
+pub fn failing_network_leaves_nothing_of_others(settings: &Settings) {
     let lab = Lab::start(&Settings { vfs: 3, pool: 3, ..settings.clone() });
     let pod = Netns::new("pod");
     let own = links(&pod);
@@ -188,7 +188,7 @@ pub fn a_network_that_fails_leaves_nothing_of_the_others(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_default_route_is_moved_and_other_networks_are_another_attachment(settings: &Settings) {
+pub fn default_route_follows_chosen_network(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");
     let by_green = r#"[{"name": "green", "default-route": ["10.2.0.1"]}]"#;
@@ -241,7 +241,7 @@ pub fn check_and_gc_see_all_interfaces(settings: &Settings) {
 ///
 /// # Panics
 /// If one is lost or remains.
-pub fn all_interfaces_outlive_deaths_and_resets(settings: &Settings) {
+pub fn all_interfaces_survive_deaths_and_resets(settings: &Settings) {
     let mut lab = Lab::start(&roomy(settings));
     let (pod, peer) = (Netns::new("pod"), Netns::new("peer"));
     let result = add(&lab, &pod, "green,wire").result();
@@ -273,7 +273,7 @@ pub fn all_interfaces_outlive_deaths_and_resets(settings: &Settings) {
 ///
 /// # Panics
 /// If anything remains, or too much is released.
-pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Settings) {
+pub fn operator_releases_a_whole_group(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");
     let release = |interface: &str| {
@@ -302,7 +302,7 @@ pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Setting
 ///
 /// # Panics
 /// If anything remains.
-pub fn a_del_without_records_gives_all_back(settings: &Settings) {
+pub fn del_without_records_releases_the_group(settings: &Settings) {
     let mut lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");
     let _ = add(&lab, &pod, "green,wire").result();

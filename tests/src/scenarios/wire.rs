@@ -94,7 +94,7 @@ fn vlans_of_uplink(dpu: &Netns) -> Vec<u64> {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
+pub fn two_dpus_pods_ping_over_uplinks(settings: &Settings) {
     let mut fleet = two_dpus(settings);
     let pods = Pods::attach(&fleet, "blue");
     fleet.assert_invariants();
@@ -123,7 +123,7 @@ pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
+pub fn removed_uplink_is_restored(settings: &Settings) {
     let mut fleet = two_dpus(settings);
     let pods = Pods::attach(&fleet, "blue");
     pods.assert_reach();
@@ -149,9 +149,7 @@ pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told(
-    settings: &Settings,
-) {
+pub fn mtu_beyond_uplink_is_refused(settings: &Settings) {
     let fleet = two_dpus(settings);
     let (operator, dpu) = (fleet.operator(0), &fleet.dpus[0].netns);
     let file = operator.configuration.with_file_name("jumbo.json");
@@ -180,7 +178,7 @@ pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told
 /// # Panics
 /// If an expectation is not met.
 #[must_use]
-pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
+pub fn vlan_crosses_uplink_or_is_refused(settings: &Settings) -> bool {
     let fleet = two_dpus(settings);
     let kernel_can = fleet.operator(0).dpu_can("vlan-filtering");
     for (dpu, number) in [(0, 1), (1, 2)] {

@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::{
     cleanliness::{self, Reading},
-    ledger::{Ledger, Promise, State},
+    ledger::{Grant, Ledger, State},
     others,
 };
 use crate::{
     Crowd, Fleet,
-    breach::Breach,
     crowd::is_of_crowd,
     eventually,
-    invariants::{Picture, addresses_of, in_domain, twice},
+    invariants::{Snapshot, addresses_of, in_domain, twice},
+    violation::Violation,
 };
 
 /// Timeout for background work.
@@ -25,9 +25,9 @@ const SETTLE: Duration = Duration::from_secs(60);
 
 /// Baselines of all VFs before the soak, by PCI address.
 #[derive(Debug)]
-pub(crate) struct Originals(BTreeMap<String, Reading>);
+pub(crate) struct Baselines(BTreeMap<String, Reading>);
 
-impl Originals {
+impl Baselines {
     pub(crate) fn of(fleet: &Fleet) -> Self {
         Self(readings(fleet))
     }
@@ -39,65 +39,66 @@ fn readings(fleet: &Fleet) -> BTreeMap<String, Reading> {
 }
 
 /// Violations that remain after background work, seen by external tools.
-pub(crate) fn breaches(
+pub(crate) fn violations(
     fleet: &Fleet,
     ledgers: &[Ledger],
     crowd: Option<&Crowd>,
-    originals: &Originals,
-) -> Vec<Breach> {
-    let mut breaches = Vec::new();
+    baselines: &Baselines,
+) -> Vec<Violation> {
+    let mut violations = Vec::new();
     eventually(SETTLE, || {
-        breaches = look(fleet, ledgers, crowd, originals);
-        breaches.is_empty().then_some(())
+        violations = look(fleet, ledgers, crowd, baselines);
+        violations.is_empty().then_some(())
     });
-    breaches
+    violations
 }
 
 fn look(
     fleet: &Fleet,
     ledgers: &[Ledger],
     crowd: Option<&Crowd>,
-    originals: &Originals,
-) -> Vec<Breach> {
+    baselines: &Baselines,
+) -> Vec<Violation> {
     let scenes = fleet.agents.iter().map(|agent| fleet.scene(agent));
-    let seen: Vec<_> = scenes.map(|scene| (scene.picture(), scene)).collect();
-    let mut breaches: Vec<_> =
-        seen.iter().flat_map(|(picture, scene)| scene.breaches(picture)).collect();
+    let seen: Vec<_> = scenes.map(|scene| (scene.snapshot(), scene)).collect();
+    let mut violations: Vec<_> =
+        seen.iter().flat_map(|(snapshot, scene)| scene.violations(snapshot)).collect();
     // Each scene shows everything except for its host's own namespace.
-    let (picture, _) = &seen[0];
-    breaches.extend(broken_promises(fleet, picture, ledgers, originals));
-    breaches.extend(crowd.into_iter().flat_map(|crowd| crowd.breaches(picture)));
-    breaches
+    let (snapshot, _) = &seen[0];
+    violations.extend(broken_grants(fleet, snapshot, ledgers, baselines));
+    violations.extend(crowd.into_iter().flat_map(|crowd| crowd.violations(snapshot)));
+    violations
 }
 
 /// Checks that exactly the grants exist and that free objects have their baseline.
-fn broken_promises(
+fn broken_grants(
     fleet: &Fleet,
-    picture: &Picture,
+    snapshot: &Snapshot,
     ledgers: &[Ledger],
-    originals: &Originals,
-) -> Vec<Breach> {
-    let mut breaches = Vec::new();
-    let promises = promises(ledgers);
-    breaches.extend(lost(picture, &promises).into_iter().map(Breach::lost));
-    breaches.extend(nobodys(picture, ledgers).into_iter().map(Breach::leaked));
-    breaches.extend(promised_twice(picture, &promises).into_iter().map(Breach::doubled));
-    let leases = leaked_leases(picture, &fleet.operator(0).get("networks"));
-    breaches.extend(leases.into_iter().map(Breach::leaked));
-    breaches.extend(others::breaches(fleet, ledgers));
+    baselines: &Baselines,
+) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let grants = grants(ledgers);
+    violations.extend(lost(snapshot, &grants).into_iter().map(Violation::lost));
+    violations.extend(orphaned(snapshot, ledgers).into_iter().map(Violation::leaked));
+    violations.extend(granted_twice(snapshot, &grants).into_iter().map(Violation::doubled));
+    let leases = leaked_leases(snapshot, &fleet.operator(0).get("networks"));
+    violations.extend(leases.into_iter().map(Violation::leaked));
+    violations.extend(others::violations(fleet, ledgers));
     // A pod with upper devices has detached its interface.
-    breaches.extend(picture.stacked.iter().map(|link| Breach::unclean(format!("stacked {link}"))));
-    breaches.extend(unclean(fleet, picture, originals).into_iter().map(Breach::unclean));
-    breaches
+    violations
+        .extend(snapshot.stacked.iter().map(|link| Violation::unclean(format!("stacked {link}"))));
+    violations.extend(unclean(fleet, snapshot, baselines).into_iter().map(Violation::unclean));
+    violations
 }
 
 /// Free VFs that differ from their baseline.
-fn unclean(fleet: &Fleet, picture: &Picture, originals: &Originals) -> Vec<String> {
+fn unclean(fleet: &Fleet, snapshot: &Snapshot, baselines: &Baselines) -> Vec<String> {
     let now = readings(fleet);
     let is_free =
-        |pci: &String| picture.attachments.iter().all(|a| a["vf"]["device"] != pci.as_str());
+        |pci: &String| snapshot.attachments.iter().all(|a| a["vf"]["device"] != pci.as_str());
     let mut told = Vec::new();
-    for (pci, original) in originals.0.iter().filter(|(pci, _)| is_free(pci)) {
+    for (pci, original) in baselines.0.iter().filter(|(pci, _)| is_free(pci)) {
         let differences = match now.get(pci) {
             Some(reading) => cleanliness::differences(original, reading),
             None => vec!["not in the host's namespace".to_owned()],
@@ -108,45 +109,45 @@ fn unclean(fleet: &Fleet, picture: &Picture, originals: &Originals) -> Vec<Strin
 }
 
 /// Grants by container and interface.
-type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a Promise>;
+type Grants<'a> = BTreeMap<(&'a str, &'a str), &'a Grant>;
 
-fn promises(ledgers: &[Ledger]) -> Promises<'_> {
+fn grants(ledgers: &[Ledger]) -> Grants<'_> {
     let sandboxes = ledgers.iter().flat_map(Ledger::sandboxes);
     let of_sandbox = |(container, port): (_, &'_ super::ledger::Port)| (container, port.interface);
-    let mut promises = Promises::new();
+    let mut grants = Grants::new();
     for sandbox in sandboxes {
         for port in &sandbox.ports {
-            let Some(promise) = port.promise() else { continue };
-            promises.insert(of_sandbox((sandbox.container.as_str(), port)), promise);
+            let Some(grant) = port.grant() else { continue };
+            grants.insert(of_sandbox((sandbox.container.as_str(), port)), grant);
         }
     }
-    promises
+    grants
 }
 
 /// Granted interfaces that are missing or differ in their pod.
-fn lost(picture: &Picture, promises: &Promises<'_>) -> Vec<String> {
-    let is_kept = |(container, interface): (&str, &str), promise: &Promise| {
-        let in_pod = picture.pods.iter().any(|(pci, pod, end)| {
+fn lost(snapshot: &Snapshot, grants: &Grants<'_>) -> Vec<String> {
+    let is_kept = |(container, interface): (&str, &str), grant: &Grant| {
+        let in_pod = snapshot.pods.iter().any(|(pci, pod, end)| {
             (pci, pod.as_str(), end.name.as_str(), &end.mac)
-                == (&promise.pci, container, interface, &promise.mac)
+                == (&grant.pci, container, interface, &grant.mac)
         });
         let place = (container.to_owned(), interface.to_owned());
-        in_pod && picture.addresses.get(&place) == Some(&promise.addresses)
+        in_pod && snapshot.addresses.get(&place) == Some(&grant.addresses)
     };
-    let broken = promises.iter().filter(|(place, promise)| !is_kept(**place, promise));
+    let broken = grants.iter().filter(|(place, grant)| !is_kept(**place, grant));
     broken
-        .map(|((container, interface), promise)| {
-            format!("{container} {interface} was promised {}", promise.result)
+        .map(|((container, interface), grant)| {
+            format!("{container} {interface} was promised {}", grant.result)
         })
         .collect()
 }
 
 /// Attachments without a grant and without a pending call.
-fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
+fn orphaned(snapshot: &Snapshot, ledgers: &[Ledger]) -> Vec<String> {
     let mut wanted = BTreeSet::new();
     for sandbox in ledgers.iter().flat_map(Ledger::sandboxes) {
         for port in &sandbox.ports {
-            if matches!(port.state, State::Promised(_) | State::Misused | State::Unknown) {
+            if matches!(port.state, State::Granted(_) | State::Misused | State::Unknown) {
                 wanted.insert((sandbox.container.as_str(), port.interface));
             }
         }
@@ -159,31 +160,31 @@ fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
             (key(attachment, "containerId"), key(attachment, "interfaceName"));
         wanted.contains(&(container.as_str(), interface.as_str()))
     };
-    let theirs = picture.attachments.iter().filter(|attachment| !is_of_crowd(attachment));
+    let theirs = snapshot.attachments.iter().filter(|attachment| !is_of_crowd(attachment));
     let strange = theirs.filter(|attachment| !is_wanted(attachment));
     strange.map(|attachment| format!("nobody has {attachment}")).collect()
 }
 
-fn promised_twice(picture: &Picture, promises: &Promises<'_>) -> Vec<String> {
-    let all = |of: fn(&Promise) -> Vec<String>| promises.values().flat_map(move |p| of(p));
+fn granted_twice(snapshot: &Snapshot, grants: &Grants<'_>) -> Vec<String> {
+    let all = |of: fn(&Grant) -> Vec<String>| grants.values().flat_map(move |p| of(p));
     let mut doubled = twice(all(|p| vec![p.pci.clone()]), "VF promised twice");
     doubled.extend(twice(all(|p| vec![p.mac.clone()]), "MAC address promised twice"));
-    let addresses = promises.values().flat_map(|promise| {
-        let domain = picture.domain_of(&promise.configuration["name"]);
-        promise.addresses.iter().map(move |address| in_domain(address, &domain))
+    let addresses = grants.values().flat_map(|grant| {
+        let domain = snapshot.domain_of(&grant.configuration["name"]);
+        grant.addresses.iter().map(move |address| in_domain(address, &domain))
     });
     doubled.extend(twice(addresses, "address promised twice"));
     doubled
 }
 
 /// Networks that hold more or fewer addresses than their attachments have.
-fn leaked_leases(picture: &Picture, networks: &[Value]) -> Vec<String> {
+fn leaked_leases(snapshot: &Snapshot, networks: &[Value]) -> Vec<String> {
     let mut differences = Vec::new();
     for network in networks {
         let name = &network["network"]["name"];
         let further = |a: &Value| a["furtherLeases"].as_array().cloned().unwrap_or_default();
         let holders =
-            picture.attachments.iter().flat_map(|a| further(a).into_iter().chain([a.clone()]));
+            snapshot.attachments.iter().flat_map(|a| further(a).into_iter().chain([a.clone()]));
         let used: usize =
             holders.filter(|a| &a["network"] == name).map(|a| addresses_of(&a).len()).sum();
         let used = used as u64;
@@ -199,84 +200,96 @@ fn leaked_leases(picture: &Picture, networks: &[Value]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DpuPlan, Settings, breach::Harm, soak::ledger::Kind, wait_for};
+    use crate::{DpuPlan, Settings, soak::ledger::Kind, violation::ViolationKind, wait_for};
 
     /// A lab with one attachment and its grant.
-    fn kept_promise() -> (Fleet, Vec<Ledger>, Originals) {
+    fn kept_grant() -> (Fleet, Vec<Ledger>, Baselines) {
         let settings = Settings::with_vfs(2);
         let lab = Fleet::start(&[DpuPlan { name: "dpu-1", hosts: vec!["node-1"], settings }]);
-        let originals = Originals::of(&lab);
+        let baselines = Baselines::of(&lab);
         let mut ledger = Ledger::new(0, 0, [Kind::OneByOne].into_iter());
         let pod = &mut ledger.pods[0];
         let result = lab.agents[0].add("blue", pod.netns.as_ref().unwrap(), "eth0").result();
-        let promise = Promise::new(result, lab.agents[0].configuration("blue"), 0);
-        pod.ports[0].state = State::Promised(Box::new(promise));
+        let grant = Grant::new(result, lab.agents[0].configuration("blue"), 0);
+        pod.ports[0].state = State::Granted(Box::new(grant));
         let ledgers = vec![ledger];
-        await_harms(&lab, &ledgers, &originals, &[]);
-        (lab, ledgers, originals)
+        await_harms(&lab, &ledgers, &baselines, &[]);
+        (lab, ledgers, baselines)
     }
 
-    fn await_harms(lab: &Fleet, ledgers: &[Ledger], originals: &Originals, harms: &[Harm]) {
-        wait_for(&format!("{harms:?} to be seen"), SETTLE, || {
-            (seen(lab, ledgers, originals) == harms).then_some(())
+    fn await_harms(
+        lab: &Fleet,
+        ledgers: &[Ledger],
+        baselines: &Baselines,
+        kinds_of_violation: &[ViolationKind],
+    ) {
+        wait_for(&format!("{kinds_of_violation:?} to be seen"), SETTLE, || {
+            (seen(lab, ledgers, baselines) == kinds_of_violation).then_some(())
         });
     }
 
-    fn seen(lab: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Harm> {
-        look(lab, ledgers, None, originals).iter().map(|breach| breach.harm).collect()
+    fn seen(lab: &Fleet, ledgers: &[Ledger], baselines: &Baselines) -> Vec<ViolationKind> {
+        look(lab, ledgers, None, baselines).iter().map(|violation| violation.harm).collect()
     }
 
     #[test]
-    fn what_is_lost_is_seen() {
-        let (lab, ledgers, originals) = kept_promise();
+    fn lost_grant_is_noticed() {
+        let (lab, ledgers, baselines) = kept_grant();
         lab.agents[0].del("blue", ledgers[0].pods[0].netns.as_ref().unwrap(), "eth0").nothing();
-        await_harms(&lab, &ledgers, &originals, &[Harm::Lost]);
+        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Lost]);
     }
 
     #[test]
-    fn what_nobody_has_is_seen() {
-        let (lab, mut ledgers, originals) = kept_promise();
+    fn orphaned_attachment_is_noticed() {
+        let (lab, mut ledgers, baselines) = kept_grant();
         ledgers[0].pods[0].ports[0].state = State::Absent;
-        await_harms(&lab, &ledgers, &originals, &[Harm::Leaked]);
+        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Leaked]);
     }
 
     #[test]
-    fn an_address_taken_away_in_the_pod_is_seen() {
-        let (lab, ledgers, originals) = kept_promise();
+    fn removed_pod_address_is_noticed() {
+        let (lab, ledgers, baselines) = kept_grant();
         let pod = ledgers[0].pods[0].netns.as_ref().unwrap();
         // The attachment and the grant both differ now, and the agent may restore the address at any time.
         wait_for("two losses to be seen", SETTLE, || {
             pod.ip(&["-4", "address", "flush", "dev", "eth0"]);
-            (seen(&lab, &ledgers, &originals) == [Harm::Lost, Harm::Lost]).then_some(())
+            (seen(&lab, &ledgers, &baselines) == [ViolationKind::Lost, ViolationKind::Lost])
+                .then_some(())
         });
     }
 
     #[test]
-    fn what_two_were_promised_is_seen() {
-        let (lab, mut ledgers, originals) = kept_promise();
+    fn double_grant_is_noticed() {
+        let (lab, mut ledgers, baselines) = kept_grant();
         let again = ledgers[0].pods[0].ports[0].state.clone();
         ledgers[0].pods[0].ports[1].state = again;
         // A VF, a MAC address and two addresses, and none of them in the second pod.
-        let harms = [Harm::Lost, Harm::Doubled, Harm::Doubled, Harm::Doubled, Harm::Doubled];
-        await_harms(&lab, &ledgers, &originals, &harms);
+        let kinds_of_violation = [
+            ViolationKind::Lost,
+            ViolationKind::Doubled,
+            ViolationKind::Doubled,
+            ViolationKind::Doubled,
+            ViolationKind::Doubled,
+        ];
+        await_harms(&lab, &ledgers, &baselines, &kinds_of_violation);
     }
 
     #[test]
-    fn what_is_stacked_on_an_interface_is_seen() {
-        let (lab, ledgers, originals) = kept_promise();
+    fn upper_device_is_noticed() {
+        let (lab, ledgers, baselines) = kept_grant();
         let (pod, elsewhere) = (ledgers[0].pods[0].netns.as_ref().unwrap(), &ledgers[0].elsewhere);
         let stack = ["link", "add", "link", "eth0", "netns", elsewhere.name()];
         pod.ip(&[&stack[..], &["type", "macvlan", "mode", "bridge"]].concat());
-        await_harms(&lab, &ledgers, &originals, &[Harm::Unclean]);
+        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Unclean]);
     }
 
     #[test]
-    fn what_is_not_as_it_was_is_seen() {
-        let (lab, ledgers, mut originals) = kept_promise();
-        for reading in originals.0.values_mut() {
+    fn changed_free_vf_is_noticed() {
+        let (lab, ledgers, mut baselines) = kept_grant();
+        for reading in baselines.0.values_mut() {
             reading.insert("/sys/class/net queues/rx-0/rps_cpus".into(), "3".into());
         }
         // One of the two VFs is free.
-        await_harms(&lab, &ledgers, &originals, &[Harm::Unclean]);
+        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Unclean]);
     }
 }

@@ -5,18 +5,18 @@ mod asking;
 mod common;
 mod deleting;
 mod operating;
-mod proving;
+mod verifying;
 mod world;
 
-use self::proving::Prover;
+use self::verifying::TrafficCheck;
 pub(crate) use self::{
     common::{Common, Tally},
     world::World,
 };
 use super::{
     ledger::{Ledger, State},
-    plan::{Action, Network, Operation, Wish},
-    proof::Ports,
+    plan::{Action, AddOption, Network, Operation},
+    verification::Ports,
 };
 
 /// A caller.
@@ -47,7 +47,7 @@ impl Caller<'_> {
 
     fn act(&mut self, pod: usize, interface: usize, action: Action) {
         match action {
-            Action::Add(network, wish) => self.add(pod, interface, network, wish),
+            Action::Add(network, option) => self.add(pod, interface, network, option),
             Action::AddTwice(network) => self.add_twice(pod, interface, network),
             Action::AddCutShort(network) => self.add_cut_short(pod, interface, network),
             Action::AddDying(network, death) => self.add_dying(pod, interface, network, death),
@@ -97,7 +97,7 @@ impl Caller<'_> {
     /// Attaches each pod's first interface to the network with the same index.
     pub(crate) fn attach_first_interfaces(&mut self, networks: &[&'static str]) {
         for (pod, network) in networks.iter().enumerate() {
-            self.add(pod, 0, Network::Configured(network), Wish::Nothing);
+            self.add(pod, 0, Network::Configured(network), AddOption::Nothing);
         }
     }
 
@@ -115,7 +115,7 @@ impl Caller<'_> {
     /// Some runtimes repeat a failed ADD, others send DEL.
     fn settle_unknown(&mut self, pod: usize, interface: usize) {
         if pod == 0 {
-            self.add(pod, interface, Network::Configured("blue"), Wish::Nothing);
+            self.add(pod, interface, Network::Configured("blue"), AddOption::Nothing);
         }
         if matches!(self.ledger.pods[pod].ports[interface].state, State::Unknown) {
             self.del(pod, interface, true);
@@ -123,11 +123,11 @@ impl Caller<'_> {
     }
 
     /// Each granted interface has its network, and no other VF receives its traffic.
-    pub(crate) fn prove_all(&self, ports: &Ports) {
-        self.prover().prove_all(ports);
+    pub(crate) fn verify_all(&self, ports: &Ports) {
+        self.traffic_check().verify_all(ports);
     }
 
-    fn prover(&self) -> Prover<'_> {
-        Prover::new(self.world, self.ledger)
+    fn traffic_check(&self) -> TrafficCheck<'_> {
+        TrafficCheck::new(self.world, self.ledger)
     }
 }

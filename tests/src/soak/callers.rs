@@ -12,7 +12,7 @@ use super::{
     caller::{Caller, Common, World},
     ledger::{Kind, Ledger},
     plan::{CALLERS, PODS, Round},
-    proof::References,
+    verification::ReferencePods,
     xdp,
 };
 use crate::Host;
@@ -25,7 +25,7 @@ const REFERENCES: [&str; 4] = ["blue", "green", "wire", "tiny"];
 pub(crate) struct Callers {
     /// The ledgers of the callers, and last that of the reference pods.
     ledgers: Vec<Ledger>,
-    references: Option<References>,
+    references: Option<ReferencePods>,
     xdp: Option<(TempDir, PathBuf)>,
     common: Common,
 }
@@ -60,7 +60,7 @@ impl Callers {
                 caller.attach_first_interfaces(&REFERENCES);
             }
         });
-        self.references = self.ledgers.get(CALLERS).map(References::of_pods);
+        self.references = self.ledgers.get(CALLERS).map(ReferencePods::of_pods);
     }
 
     /// Runs each caller in turn while no faults are injected.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     FaultAction, Stopwatch, eventually,
-    halves::Machines,
+    machines::Machines,
     process::{kill_points, steps},
     proxy as network,
     victim::Victim,
@@ -30,13 +30,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Typical time in which a running service reloads its configuration.
 const RELOAD: Duration = Duration::from_millis(100);
 /// The point that an agent passes between its request and the speculative move.
-const GUESSED: &str = "attach-guessed";
+const MOVED: &str = "attach-guessed";
 /// VFs of each host that every second change removes from the pool.
 const LEFT_OUT: u32 = 1;
 
 /// Counts of faults.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Toll {
+pub(crate) struct FaultCounts {
     pub(crate) kills: u64,
     /// Armed kills at points and failures of steps.
     pub(crate) armed: u64,
@@ -106,7 +106,7 @@ impl Armed {
 pub(crate) struct Chaos<'a> {
     pub(crate) machines: Machines<'a>,
     pub(crate) points: &'a Points,
-    pub(crate) toll: &'a mut Toll,
+    pub(crate) fault_counts: &'a mut FaultCounts,
     pub(crate) common: &'a Common,
 }
 
@@ -155,7 +155,7 @@ impl Chaos<'_> {
     /// Kills a program. An armed fault may already have killed it.
     fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
         self.machines.program(victim).crash();
-        self.toll.kills += 1;
+        self.fault_counts.kills += 1;
         armed.retain(|fault| !(fault.kills(victim) && fault.has_struck()));
     }
 
@@ -167,7 +167,7 @@ impl Chaos<'_> {
             dpu.json("ip", &["link"]).iter().any(|link| link["ifname"] == own).then_some(())
         });
         dpu.ip(&["link", "set", &own, "down"]);
-        self.toll.cuts += 1;
+        self.fault_counts.cuts += 1;
         thread::park_timeout(lasting);
         dpu.ip(&["link", "set", &own, "up"]);
     }
@@ -175,7 +175,7 @@ impl Chaos<'_> {
     fn delay(&mut self, host: usize, lasting: Duration) {
         let proxy = self.machines.hosts[host].proxy.expect("a proxied lab");
         proxy.strike(network::Fault::Hold);
-        self.toll.delays += 1;
+        self.fault_counts.delays += 1;
         thread::park_timeout(lasting);
         proxy.heal();
     }
@@ -191,7 +191,7 @@ impl Chaos<'_> {
         // A move before the service has reloaded may still be right.
         thread::park_timeout(RELOAD);
         let traces = self.machines.trace_agents();
-        let has_guessed = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(GUESSED);
+        let has_guessed = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(MOVED);
         eventually(at_most, || traces.iter().any(has_guessed).then_some(()));
         traces.iter().for_each(|trace| fs::remove_file(trace).unwrap());
         self.proxies().for_each(network::Proxy::heal);
@@ -203,7 +203,7 @@ impl Chaos<'_> {
 
     fn suspend(&mut self, victim: Victim, lasting: Duration) {
         self.machines.program(victim).signal(Signal::SIGSTOP);
-        self.toll.suspensions += 1;
+        self.fault_counts.suspensions += 1;
         thread::park_timeout(lasting);
         self.machines.program(victim).signal(Signal::SIGCONT);
     }
@@ -211,12 +211,12 @@ impl Chaos<'_> {
     fn reset_card(&mut self, host: usize) {
         self.common.note_reset();
         self.machines.reset_card(host);
-        self.toll.resets += 1;
+        self.fault_counts.resets += 1;
     }
 
     fn arm(&mut self, victim: Victim, action: FaultAction, number: usize) -> Armed {
         let file = self.machines.arm(victim, action, self.points.name(victim, action, number));
-        self.toll.armed += 1;
+        self.fault_counts.armed += 1;
         Armed { victim, action, file }
     }
 
@@ -232,15 +232,15 @@ impl Chaos<'_> {
     }
 
     fn note_struck(&mut self, struck: &[Armed]) {
-        self.toll.struck += struck.len() as u64;
-        self.toll.failed_steps +=
+        self.fault_counts.struck += struck.len() as u64;
+        self.fault_counts.failed_steps +=
             struck.iter().filter(|fault| fault.action == FaultAction::Fail).count() as u64;
         let agents = (0..self.machines.hosts.len()).map(Victim::Agent);
         for victim in agents.chain([Victim::Service]) {
             if struck.iter().any(|fault| fault.kills(victim)) {
                 let program = self.machines.program(victim);
                 wait_for("a program to die of its fault", LIMIT, || program.ended());
-                self.toll.kills += 1;
+                self.fault_counts.kills += 1;
                 self.machines.start(victim);
             }
         }

@@ -14,15 +14,21 @@ pub enum Hazard {
     /// Traffic verifies each pod's network, after its attach and at each rest.
     Traffic,
     /// The DPU's pool and offers change, and hosts learn it late: some speculative moves are wrong.
-    Guesses,
+    SpeculativeMoves,
     /// Simulated hosts of the DPU attach and detach pods meanwhile, with faults of their own.
     Crowd,
 }
 
 impl Hazard {
     /// All activities.
-    pub const ALL: [Self; 6] =
-        [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic, Self::Guesses, Self::Crowd];
+    pub const ALL: [Self; 6] = [
+        Self::Hostile,
+        Self::Dying,
+        Self::Suspended,
+        Self::Traffic,
+        Self::SpeculativeMoves,
+        Self::Crowd,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -30,7 +36,7 @@ impl Hazard {
             Self::Dying => "dying",
             Self::Suspended => "suspended",
             Self::Traffic => "traffic",
-            Self::Guesses => "guesses",
+            Self::SpeculativeMoves => "guesses",
             Self::Crowd => "crowd",
         }
     }

@@ -18,7 +18,7 @@ const SEVERAL_INTERFACES: &str = "cd /proc/sys/net/ipv4/conf && echo 1 >all/arp_
 
 /// The content of a confirmed ADD, valid until its DEL.
 #[derive(Clone, Debug)]
-pub(crate) struct Promise {
+pub(crate) struct Grant {
     /// The result, as the plugin printed it.
     pub(crate) result: Value,
     /// The configuration of the ADD.
@@ -28,7 +28,7 @@ pub(crate) struct Promise {
     pub(crate) addresses: BTreeSet<String>,
 }
 
-impl Promise {
+impl Grant {
     /// The grant of one interface in the result.
     pub(crate) fn new(result: Value, configuration: Value, place: usize) -> Self {
         let interface = &result["interfaces"][place];
@@ -57,7 +57,7 @@ pub(crate) enum State {
     /// It must not be attached once all is settled.
     Leaving,
     /// An ADD was confirmed.
-    Promised(Box<Promise>),
+    Granted(Box<Grant>),
     /// The pod may change it at will: nothing is expected until the next DEL.
     Misused,
     /// A call failed during a fault: it may be attached until the next DEL.
@@ -74,16 +74,16 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn promise(&self) -> Option<&Promise> {
+    pub(crate) fn grant(&self) -> Option<&Grant> {
         match &self.state {
-            State::Promised(promise) => Some(promise),
+            State::Granted(grant) => Some(grant),
             _ => None,
         }
     }
 
     /// Whether its state is known.
     pub(crate) fn is_certain(&self) -> bool {
-        matches!(self.state, State::Absent | State::Promised(_))
+        matches!(self.state, State::Absent | State::Granted(_))
     }
 
     /// A call failed or its answer was lost.
@@ -148,9 +148,9 @@ impl Sandbox {
         for (place, port) in rest.iter_mut().enumerate().filter(|_| self.kind == Kind::AtOnce) {
             port.network = FURTHER.into();
             port.state = match &first.state {
-                State::Promised(promise) => {
-                    let Promise { result, configuration, .. } = (**promise).clone();
-                    State::Promised(Box::new(Promise::new(result, configuration, place + 1)))
+                State::Granted(grant) => {
+                    let Grant { result, configuration, .. } = (**grant).clone();
+                    State::Granted(Box::new(Grant::new(result, configuration, place + 1)))
                 }
                 other => other.clone(),
             };
@@ -161,7 +161,7 @@ impl Sandbox {
     pub(crate) fn end_netns(&mut self) {
         self.netns = None;
         for port in &mut self.ports {
-            if matches!(port.state, State::Promised(_) | State::Misused) {
+            if matches!(port.state, State::Granted(_) | State::Misused) {
                 port.state = State::Unknown;
             }
         }

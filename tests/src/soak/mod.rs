@@ -10,14 +10,14 @@ mod caller;
 mod callers;
 mod chaos;
 mod cleanliness;
-mod guesses;
 mod hazards;
 mod ledger;
 mod others;
 mod outcome;
 mod plan;
-mod proof;
+mod speculative_moves;
 mod tricks;
+mod verification;
 #[path = "../../../crates/netlink/tests/support/xdp.rs"]
 mod xdp;
 
@@ -29,18 +29,18 @@ use std::{
 };
 
 use self::{
-    audit::Originals,
+    audit::Baselines,
     callers::Callers,
     chaos::{Chaos, Points},
-    guesses::GuessesByAgent,
     outcome::Counts,
     plan::{Round, Schedule},
-    proof::Ports,
+    speculative_moves::SpeculativeMovesByAgent,
+    verification::Ports,
 };
 pub use self::{hazards::Hazard, outcome::Outcome};
 use crate::{
-    Crowd, CrowdSize, DpuPlan, Fleet, Manners, Settings, SlowService, Stopwatch,
-    scenarios::delegates::Others,
+    Crowd, CrowdBehaviour, CrowdSize, DpuPlan, Fleet, Settings, SlowService, Stopwatch,
+    scenarios::delegates::OtherPlugins,
 };
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
@@ -51,20 +51,21 @@ const HOSTS: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// Simulated hosts beside those.
 const CROWD: CrowdSize = CrowdSize { hosts: 8, pods: 4 };
 /// Loads the service but leaves the machine to the real hosts.
-const CROWDS_MANNERS: Manners = Manners { pause: Duration::from_millis(400), faults: true };
+const CROWD_BEHAVIOUR: CrowdBehaviour =
+    CrowdBehaviour { pause: Duration::from_millis(400), faults: true };
 
 /// A running soak.
 #[derive(Debug)]
 pub struct Soak {
     /// The network of another plugin.
-    _others: Others,
+    _others: OtherPlugins,
     crowd: Option<Crowd>,
     fleet: Fleet,
     callers: Callers,
     schedule: Schedule,
     points: Points,
-    originals: Originals,
-    guesses: GuessesByAgent,
+    baselines: Baselines,
+    speculative_moves: SpeculativeMovesByAgent,
     started: Stopwatch,
     outcome: Outcome,
 }
@@ -82,7 +83,7 @@ impl Soak {
         hazards: &[Hazard],
         slow: Option<&Arc<SlowService>>,
     ) -> Self {
-        let others = Others::with_links(others::NETWORK, others::LEASED);
+        let others = OtherPlugins::with_links(others::NETWORK, others::LEASED);
         let has_crowd = hazards.contains(&Hazard::Crowd);
         let mut fleet = fleet_of(&HOSTS[..hosts], has_crowd, slow.cloned(), &others);
         if let Some(slow) = slow {
@@ -94,8 +95,8 @@ impl Soak {
             callers: Callers::new(hosts, hazards.contains(&Hazard::Traffic)),
             schedule: Schedule::new(operations, seed, hazards),
             points: Points::ask(),
-            originals: Originals::of(&fleet),
-            guesses: GuessesByAgent::default(),
+            baselines: Baselines::of(&fleet),
+            speculative_moves: SpeculativeMovesByAgent::default(),
             started: Stopwatch::start(),
             outcome: Outcome::default(),
             fleet,
@@ -146,12 +147,12 @@ impl Soak {
             self.crowd.iter_mut().for_each(Crowd::leave);
             self.look();
         }
-        self.outcome.miss_faults();
-        if self.schedule.has(Hazard::Guesses) {
-            self.outcome.miss_wrong_guesses();
+        self.outcome.require_strikes();
+        if self.schedule.has(Hazard::SpeculativeMoves) {
+            self.outcome.require_wrong_moves();
         }
         if self.crowd.is_some() {
-            self.outcome.miss_idle_crowd();
+            self.outcome.require_crowd_grants();
         }
         self.fleet.keep_folder(!self.outcome.is_good());
         self.outcome
@@ -160,7 +161,7 @@ impl Soak {
     /// Progress, as text.
     #[must_use]
     pub fn progress(&self) -> String {
-        let Outcome { operations, toll, counts, .. } = &self.outcome;
+        let Outcome { operations, fault_counts, counts, .. } = &self.outcome;
         let per_second = *operations as f64 / self.started.elapsed().as_secs_f64();
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, {} of {} armed faults, \
@@ -168,19 +169,19 @@ impl Soak {
              {} of {} guesses wrong, {} calls of a crowd, {} pings; {per_second:.0} operations a second",
             self.schedule.planned(),
             self.schedule.rounds(),
-            toll.kills,
-            toll.cuts,
-            toll.delays,
-            toll.failed_steps,
-            toll.struck,
-            toll.armed,
-            toll.resets,
+            fault_counts.kills,
+            fault_counts.cuts,
+            fault_counts.delays,
+            fault_counts.failed_steps,
+            fault_counts.struck,
+            fault_counts.armed,
+            fault_counts.resets,
             counts.hostile,
             counts.tricks.values().filter(|passed| **passed).count(),
             counts.dead,
             counts.suspensions,
-            counts.guesses.wrong,
-            counts.guesses.all(),
+            counts.speculative_moves.wrong,
+            counts.speculative_moves.all(),
             counts.calls_of_crowd,
             counts.pings
         )
@@ -201,13 +202,13 @@ impl Soak {
     fn run(&mut self, round: &Round) {
         let Self { crowd, fleet, callers, points, outcome, .. } = self;
         let (hosts, machines) = fleet.split();
-        let toll = &mut outcome.toll;
+        let fault_counts = &mut outcome.fault_counts;
         callers.perform(&hosts, round, |common, done| {
             let over = || done.load(Ordering::Acquire);
             thread::scope(|scope| {
-                let play = |crowd: &mut Crowd| crowd.play(CROWDS_MANNERS, over);
+                let play = |crowd: &mut Crowd| crowd.play(CROWD_BEHAVIOUR, over);
                 scope.spawn(move || crowd.iter_mut().for_each(play));
-                Chaos { machines, points, toll, common }.wreak(&round.faults, done);
+                Chaos { machines, points, fault_counts, common }.wreak(&round.faults, done);
             });
         });
     }
@@ -217,32 +218,33 @@ impl Soak {
         self.fleet.wait_until_good();
         self.callers.each(&self.fleet.hosts(), |mut caller| caller.settle());
         self.crowd.iter_mut().for_each(Crowd::settle);
-        let Self { fleet, callers, crowd, originals, .. } = self;
-        let breaches = audit::breaches(fleet, callers.ledgers(), crowd.as_ref(), originals);
-        let is_at_rest = breaches.is_empty();
-        self.outcome.breaches.extend(breaches);
+        let Self { fleet, callers, crowd, baselines, .. } = self;
+        let violations = audit::violations(fleet, callers.ledgers(), crowd.as_ref(), baselines);
+        let is_at_rest = violations.is_empty();
+        self.outcome.violations.extend(violations);
         if is_at_rest {
-            self.prove_all();
+            self.verify_all();
             self.callers.common().note_rest();
         }
         let common = self.callers.common();
-        self.outcome.breaches.extend(common.take_breaches());
-        let guesses = self.guesses.ask(&self.fleet);
+        self.outcome.violations.extend(common.take_breaches());
+        let speculative_moves = self.speculative_moves.ask(&self.fleet);
         let calls = self.crowd.iter_mut().map(|crowd| crowd.take_tally().granted()).sum::<usize>();
         let calls = self.outcome.counts.calls_of_crowd + calls;
-        self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll, guesses, calls);
+        self.outcome.counts =
+            Counts::of(&common.tally, &self.outcome.fault_counts, speculative_moves, calls);
     }
 
     /// Checks that each pod has its network after repairs, and no other VF receives its traffic.
-    fn prove_all(&mut self) {
+    fn verify_all(&mut self) {
         let ports = Ports::of(&self.fleet);
-        self.callers.each(&self.fleet.hosts(), |caller| caller.prove_all(&ports));
+        self.callers.each(&self.fleet.hosts(), |caller| caller.verify_all(&ports));
     }
 
     /// Ends all pods of a host.
     fn reboot(&mut self, host: usize) {
         self.fleet.agents[host].program.crash();
-        self.outcome.toll.kills += 1;
+        self.outcome.fault_counts.kills += 1;
         self.callers.begin_anew_on(host);
         let agent = &mut self.fleet.agents[host];
         agent.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.schedule.rounds()));
@@ -259,7 +261,7 @@ fn fleet_of(
     hosts: &[&'static str],
     has_crowd: bool,
     slow: Option<Arc<SlowService>>,
-    others: &Others,
+    others: &OtherPlugins,
 ) -> Fleet {
     let vfs = VFS / u32::try_from(hosts.len()).expect("few");
     let settings = Settings {

@@ -1,7 +1,7 @@
 //! The other plugin's interface of pods that get all networks at once.
 
 use super::ledger::{Kind, Ledger, Sandbox, State};
-use crate::{Fleet, Netns, breach::Breach, scenarios::delegates::kept};
+use crate::{Fleet, Netns, scenarios::delegates::kept, violation::Violation};
 
 /// Network and interface of the other plugin.
 pub(crate) const NETWORK: &str = "others";
@@ -14,31 +14,31 @@ pub(super) fn leased_network() -> String {
 }
 
 /// Checks that each pod with a grant has the interface, and that the agent has no other records.
-pub(super) fn breaches(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Breach> {
+pub(super) fn violations(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Violation> {
     let of_host = |host: usize| {
         let ledgers = ledgers.iter().filter(move |ledger| ledger.host == host);
         ledgers.flat_map(Ledger::sandboxes).filter(|sandbox| sandbox.kind == Kind::AtOnce)
     };
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (host, agent) in fleet.agents.iter().enumerate() {
-        let promised = of_host(host).filter(|sandbox| is_promised(sandbox));
+        let promised = of_host(host).filter(|sandbox| is_granted(sandbox));
         let without = promised.filter(|sandbox| !sandbox.netns.as_ref().is_some_and(has_it));
         let told = |sandbox: &Sandbox| format!("{} has no {INTERFACE}", sandbox.container);
-        breaches.extend(without.map(|sandbox| Breach::lost(told(sandbox))));
+        violations.extend(without.map(|sandbox| Violation::lost(told(sandbox))));
         let may_have_it =
             |sandbox: &&Sandbox| !matches!(sandbox.ports[0].state, State::Absent | State::Leaving);
         let (kept, wanted) = (kept(agent), of_host(host).filter(may_have_it).count());
         if kept > wanted {
             let what =
                 format!("host {host} keeps {kept} interfaces of other plugins for {wanted} pods");
-            breaches.push(Breach::leaked(what));
+            violations.push(Violation::leaked(what));
         }
     }
-    breaches
+    violations
 }
 
-fn is_promised(sandbox: &Sandbox) -> bool {
-    sandbox.ports[0].promise().is_some()
+fn is_granted(sandbox: &Sandbox) -> bool {
+    sandbox.ports[0].grant().is_some()
 }
 
 fn has_it(netns: &Netns) -> bool {

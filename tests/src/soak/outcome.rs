@@ -6,16 +6,16 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use super::{caller::Tally, chaos::Toll, guesses::Guesses};
-use crate::breach::{Breach, Harm};
+use super::{caller::Tally, chaos::FaultCounts, speculative_moves::SpeculativeMoves};
+use crate::violation::{Violation, ViolationKind};
 
 /// Result of a soak. Its text is the last line of `hack/soak`.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub(super) operations: usize,
-    pub(super) toll: Toll,
+    pub(super) fault_counts: FaultCounts,
     pub(super) counts: Counts,
-    pub(super) breaches: Vec<Breach>,
+    pub(super) violations: Vec<Violation>,
     /// What should have happened, but never did.
     missed: Option<&'static str>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Counts {
     pub(super) hostile: u64,
     pub(super) dead: u64,
     pub(super) suspensions: u64,
-    pub(super) guesses: Guesses,
+    pub(super) speculative_moves: SpeculativeMoves,
     /// Grants of the simulated hosts.
     pub(super) calls_of_crowd: usize,
     pub(super) pings: u64,
@@ -36,13 +36,18 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Counts of calls and faults so far.
-    pub(super) fn of(tally: &Tally, toll: &Toll, guesses: Guesses, calls_of_crowd: usize) -> Self {
+    pub(super) fn of(
+        tally: &Tally,
+        fault_counts: &FaultCounts,
+        speculative_moves: SpeculativeMoves,
+        calls_of_crowd: usize,
+    ) -> Self {
         let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Self {
             hostile: number(&tally.hostile),
             dead: number(&tally.dead),
-            suspensions: number(&tally.suspensions) + toll.suspensions,
-            guesses,
+            suspensions: number(&tally.suspensions) + fault_counts.suspensions,
+            speculative_moves,
             calls_of_crowd,
             pings: number(&tally.pings),
             tricks: tally.tricks.lock().expect("callers that go on").clone(),
@@ -54,11 +59,11 @@ impl Outcome {
     /// Whether nothing is violated and everything expected has happened.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.breaches.is_empty() && self.missed.is_none()
+        self.violations.is_empty() && self.missed.is_none()
     }
 
     /// Requires grants for the simulated hosts.
-    pub(super) fn miss_idle_crowd(&mut self) {
+    pub(super) fn require_crowd_grants(&mut self) {
         let missed = (self.counts.calls_of_crowd == 0).then_some("a crowd was granted nothing");
         self.missed = self.missed.or(missed);
     }
@@ -67,14 +72,14 @@ impl Outcome {
     const FAULTS: u64 = 20;
 
     /// Requires strikes: a program without fault injection would pass all points unharmed.
-    pub(super) fn miss_faults(&mut self) {
-        let missed = self.toll.armed >= Self::FAULTS && self.toll.struck == 0;
+    pub(super) fn require_strikes(&mut self) {
+        let missed = self.fault_counts.armed >= Self::FAULTS && self.fault_counts.struck == 0;
         self.missed = self.missed.or(missed.then_some("no point killed, and no step failed"));
     }
 
     /// Requires wrong speculative moves.
-    pub(super) fn miss_wrong_guesses(&mut self) {
-        let missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");
+    pub(super) fn require_wrong_moves(&mut self) {
+        let missed = (self.counts.speculative_moves.wrong == 0.0).then_some("no guess was wrong");
         self.missed = self.missed.or(missed);
     }
 
@@ -86,16 +91,17 @@ impl Outcome {
 
     /// Violations, one line each.
     #[must_use]
-    pub fn breaches(&self) -> String {
-        let breaches = self.breaches.iter().map(Breach::to_string);
-        breaches.chain(self.missed.map(str::to_owned)).map(|line| line + "\n").collect()
+    pub fn violations(&self) -> String {
+        let violations = self.violations.iter().map(Violation::to_string);
+        violations.chain(self.missed.map(str::to_owned)).map(|line| line + "\n").collect()
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
-        let Counts { hostile, dead, suspensions, guesses, calls_of_crowd, pings, .. } =
+        let count =
+            |harm| self.violations.iter().filter(|violation| violation.harm == harm).count();
+        let Counts { hostile, dead, suspensions, speculative_moves, calls_of_crowd, pings, .. } =
             &self.counts;
         write!(
             out,
@@ -104,15 +110,15 @@ impl fmt::Display for Outcome {
              {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
              {} without network",
             self.operations,
-            self.toll.kills,
-            self.toll.cuts,
-            guesses.wrong,
-            guesses.all(),
-            count(Harm::Lost),
-            count(Harm::Leaked),
-            count(Harm::Doubled),
-            count(Harm::Unclean),
-            count(Harm::WithoutNetwork)
+            self.fault_counts.kills,
+            self.fault_counts.cuts,
+            speculative_moves.wrong,
+            speculative_moves.all(),
+            count(ViolationKind::Lost),
+            count(ViolationKind::Leaked),
+            count(ViolationKind::Doubled),
+            count(ViolationKind::Unclean),
+            count(ViolationKind::WithoutNetwork)
         )
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{hazards::Hazard, ledger::Kind, tricks::Tricks};
-use crate::{dice::Dice, victim::Victim};
+use crate::{rng::Rng, victim::Victim};
 
 /// Concurrent runtimes, each with its own pods.
 pub(crate) const CALLERS: usize = 6;
@@ -27,7 +27,7 @@ pub(crate) enum Network {
 
 /// Options of an ADD in the runtime's configuration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum AddOption {
     Nothing,
     /// A MAC address with this last byte. There are few, so that some are in use.
     Mac(u8),
@@ -59,7 +59,7 @@ pub(crate) struct Pause {
 /// What a caller does to one interface of a pod, or to all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    Add(Network, Wish),
+    Add(Network, AddOption),
     /// Two concurrent ADDs of the same interface.
     AddTwice(Network),
     /// An ADD, a DEL that does not wait for its answer, and another DEL.
@@ -166,16 +166,16 @@ pub(crate) struct Round {
 impl Round {
     /// Draws a round of at most that many operations on these hosts. Disabling a hazard does not change the rest of the
     /// sequence.
-    pub(crate) fn draw(dice: &mut Dice, at_most: usize, hosts: usize, hazards: &[Hazard]) -> Self {
+    pub(crate) fn draw(rng: &mut Rng, at_most: usize, hosts: usize, hazards: &[Hazard]) -> Self {
         let mut operations: [Vec<Operation>; CALLERS] = Default::default();
         for _ in 0..OPERATIONS_OF_A_ROUND.min(at_most) {
-            operations[dice.index(CALLERS)].push(operation(dice, hazards));
+            operations[rng.index(CALLERS)].push(operation(rng, hazards));
         }
-        let faults = dice.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
-        let (reboots, host) = (dice.happens(3), dice.index(hosts));
-        let mut changes: Vec<_> = (0..CHANGES_OF_A_ROUND).map(|_| change_of_pool(dice)).collect();
-        changes.retain(|_| hazards.contains(&Hazard::Guesses));
-        let faults = (0..faults).map(|_| fault(dice, hosts, hazards));
+        let faults = rng.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
+        let (reboots, host) = (rng.happens(3), rng.index(hosts));
+        let mut changes: Vec<_> = (0..CHANGES_OF_A_ROUND).map(|_| change_of_pool(rng)).collect();
+        changes.retain(|_| hazards.contains(&Hazard::SpeculativeMoves));
+        let faults = (0..faults).map(|_| fault(rng, hosts, hazards));
         // First, because a round may end before its last fault.
         let faults = changes.into_iter().chain(faults).collect();
         Self { reboots: reboots.then_some(host), operations, faults }
@@ -197,7 +197,7 @@ impl Round {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     hazards: Vec<Hazard>,
-    dice: Dice,
+    rng: Rng,
     planned: usize,
     rounds: usize,
 }
@@ -205,14 +205,14 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Plans rounds with this many operations in total.
     pub(crate) fn new(planned: usize, seed: u64, hazards: &[Hazard]) -> Self {
-        Self { hazards: hazards.to_vec(), dice: Dice::new(seed), planned, rounds: 0 }
+        Self { hazards: hazards.to_vec(), rng: Rng::new(seed), planned, rounds: 0 }
     }
 
     /// The next round after this many operations. `None`: the plan is complete.
     pub(crate) fn next(&mut self, done: usize, hosts: usize) -> Option<Round> {
         let left = self.planned - done;
         self.rounds += usize::from(left > 0);
-        (left > 0).then(|| Round::draw(&mut self.dice, left, hosts, &self.hazards))
+        (left > 0).then(|| Round::draw(&mut self.rng, left, hosts, &self.hazards))
     }
 
     /// Whether the plan has this hazard.
@@ -231,15 +231,15 @@ impl Schedule {
     }
 }
 
-fn operation(dice: &mut Dice, hazards: &[Hazard]) -> Operation {
-    let (pod, interface) = (dice.index(PODS.len()), dice.index(INTERFACES.len()));
-    let network = network(dice);
-    let (death, pause) = (death(dice), pause(dice));
-    let (tricks, then) = (Tricks::draw(dice), then(dice));
-    let action = dice.weighted(&[
-        (340, Action::Add(network, Wish::Nothing)),
-        (20, Action::Add(network, Wish::Mac(0))),
-        (20, Action::Add(Network::Configured("blue"), Wish::Address(0))),
+fn operation(rng: &mut Rng, hazards: &[Hazard]) -> Operation {
+    let (pod, interface) = (rng.index(PODS.len()), rng.index(INTERFACES.len()));
+    let network = network(rng);
+    let (death, pause) = (death(rng), pause(rng));
+    let (tricks, then) = (Tricks::draw(rng), then(rng));
+    let action = rng.weighted(&[
+        (340, Action::Add(network, AddOption::Nothing)),
+        (20, Action::Add(network, AddOption::Mac(0))),
+        (20, Action::Add(Network::Configured("blue"), AddOption::Address(0))),
         (20, Action::AddTwice(network)),
         (20, Action::AddCutShort(network)),
         (25, Action::AddDying(network, death)),
@@ -261,33 +261,33 @@ fn operation(dice: &mut Dice, hazards: &[Hazard]) -> Operation {
         (30, Action::Apply),
         (20, Action::Delete),
     ]);
-    let action = specified(action, dice);
+    let action = specified(action, rng);
     let is_left_out = action.hazard().is_some_and(|hazard| !hazards.contains(&hazard));
     Operation { pod, interface, action: if is_left_out { Action::Status } else { action } }
 }
 
 /// A moment during the call or shortly after it.
-fn death(dice: &mut Dice) -> Death {
-    Death { after: Duration::from_micros(dice.below(80_000)), then: then(dice) }
+fn death(rng: &mut Rng) -> Death {
+    Death { after: Duration::from_micros(rng.below(80_000)), then: then(rng) }
 }
 
-fn then(dice: &mut Dice) -> Then {
-    dice.weighted(&[(1, Then::Del), (1, Then::Nothing)])
+fn then(rng: &mut Rng) -> Then {
+    rng.weighted(&[(1, Then::Del), (1, Then::Nothing)])
 }
 
-fn pause(dice: &mut Dice) -> Pause {
-    Pause { after: Duration::from_micros(dice.below(40_000)), lasting: suspension(dice) }
+fn pause(rng: &mut Rng) -> Pause {
+    Pause { after: Duration::from_micros(rng.below(40_000)), lasting: suspension(rng) }
 }
 
 /// Up to 3 s, mostly short. Few exceed the timeouts.
-fn suspension(dice: &mut Dice) -> Duration {
-    let root = dice.below(1700);
-    let milliseconds = if dice.happens(3) { 12_000 } else { 100 + root * root / 1000 };
+fn suspension(rng: &mut Rng) -> Duration {
+    let root = rng.below(1700);
+    let milliseconds = if rng.happens(3) { 12_000 } else { 100 + root * root / 1000 };
     Duration::from_millis(milliseconds)
 }
 
-fn network(dice: &mut Dice) -> Network {
-    dice.weighted(&[
+fn network(rng: &mut Rng) -> Network {
+    rng.weighted(&[
         (8, Network::Configured("blue")),
         (4, Network::Configured("green")),
         (2, Network::Configured("wire")),
@@ -297,20 +297,22 @@ fn network(dice: &mut Dice) -> Network {
 }
 
 /// Each option has few values.
-fn specified(action: Action, dice: &mut Dice) -> Action {
-    let value = u8::try_from(dice.below(12)).expect("less than 256");
+fn specified(action: Action, rng: &mut Rng) -> Action {
+    let value = u8::try_from(rng.below(12)).expect("less than 256");
     match action {
-        Action::Add(network, Wish::Mac(_)) => Action::Add(network, Wish::Mac(value)),
-        Action::Add(network, Wish::Address(_)) => Action::Add(network, Wish::Address(value)),
+        Action::Add(network, AddOption::Mac(_)) => Action::Add(network, AddOption::Mac(value)),
+        Action::Add(network, AddOption::Address(_)) => {
+            Action::Add(network, AddOption::Address(value))
+        }
         other => other,
     }
 }
 
-fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
-    let host = dice.index(hosts);
-    let victim = dice.weighted(&[(1, Victim::Agent(host)), (1, Victim::Service)]);
-    let number = dice.index(1000);
-    let trouble = dice.weighted(&[
+fn fault(rng: &mut Rng, hosts: usize, hazards: &[Hazard]) -> Fault {
+    let host = rng.index(hosts);
+    let victim = rng.weighted(&[(1, Victim::Agent(host)), (1, Victim::Service)]);
+    let number = rng.index(1000);
+    let trouble = rng.weighted(&[
         (30, Trouble::Kill(victim)),
         (30, Trouble::KillAtPoint(victim, number)),
         (15, Trouble::FailStep(victim, number)),
@@ -322,9 +324,9 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
         (15, Trouble::Reload),
     ]);
     // Most faults are short, so that calls meet their start and end. Some exceed all timeouts.
-    let brief = if dice.happens(6) { 4000 } else { dice.below(300) };
-    let suspension = suspension(dice);
-    let after = Duration::from_millis(dice.below(600));
+    let brief = if rng.happens(6) { 4000 } else { rng.below(300) };
+    let suspension = suspension(rng);
+    let after = Duration::from_millis(rng.below(600));
     match trouble {
         Trouble::Suspend(_) if hazards.contains(&Hazard::Suspended) => {
             Fault { trouble, after, lasting: suspension }
@@ -335,8 +337,8 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
 }
 
 /// Lasts until one of the callers makes an ADD.
-fn change_of_pool(dice: &mut Dice) -> Fault {
-    let [after, lasting] = [dice.below(300), 800].map(Duration::from_millis);
+fn change_of_pool(rng: &mut Rng) -> Fault {
+    let [after, lasting] = [rng.below(300), 800].map(Duration::from_millis);
     Fault { trouble: Trouble::ChangePool, after, lasting }
 }
 
@@ -345,11 +347,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_plans_the_same() {
+    fn same_seed_gives_same_plan() {
         let plan = |seed| {
-            let mut dice = Dice::new(seed);
+            let mut rng = Rng::new(seed);
             (0..20)
-                .map(|_| format!("{:?}", Round::draw(&mut dice, 1000, 2, &Hazard::ALL)))
+                .map(|_| format!("{:?}", Round::draw(&mut rng, 1000, 2, &Hazard::ALL)))
                 .collect::<Vec<_>>()
         };
         assert_eq!(plan(3), plan(3));
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_round_is_no_longer_than_what_is_left() {
-        assert_eq!(Round::draw(&mut Dice::new(1), 7, 1, &[]).len(), 7);
+    fn last_round_fits_remaining_operations() {
+        assert_eq!(Round::draw(&mut Rng::new(1), 7, 1, &[]).len(), 7);
     }
 }

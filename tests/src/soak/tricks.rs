@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use crate::{command::run, dice::Dice};
+use crate::{command::run, rng::Rng};
 
 /// Shell commands. `$link` is the interface, `$elsewhere` another namespace, and `$xdp` an object file with an XDP
 /// program. Commands that rename or delete the link come last. The alias stands for a real card's PCI address, which no
@@ -69,9 +69,9 @@ pub(crate) struct Tricks(u64);
 
 impl Tricks {
     /// Selects up to four.
-    pub(crate) fn draw(dice: &mut Dice) -> Self {
-        let count = 1 + dice.index(4);
-        Self((0..count).fold(0, |drawn, _| drawn | 1 << dice.index(TRICKS.len())))
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        let count = 1 + rng.index(4);
+        Self((0..count).fold(0, |drawn, _| drawn | 1 << rng.index(TRICKS.len())))
     }
 
     fn chosen(self) -> impl Iterator<Item = &'static str> {
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_trick_is_drawn_by_some_seed() {
-        let drawn = |seed| Tricks::draw(&mut Dice::new(seed)).chosen();
+    fn every_change_is_drawn_by_some_seed() {
+        let drawn = |seed| Tricks::draw(&mut Rng::new(seed)).chosen();
         let all: BTreeSet<_> = (0..1000).flat_map(drawn).collect();
         assert_eq!(all, BTreeSet::from(TRICKS));
     }

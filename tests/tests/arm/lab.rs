@@ -60,7 +60,7 @@ fn card_check_reports_on_an_arm_dpu() {
 }
 
 #[test]
-fn the_lab_with_an_arm_machine_can_be_driven_and_leaves_nothing_behind() {
+fn arm_lab_works_and_leaves_nothing() {
     let lab = HackLab { name: format!("t{}", std::process::id()) };
     lab.shell("lab up --vfs 3 --dpu arm");
     let in_the_lab = |script: &str| lab.shell(&format!("eval \"$(lab env)\"; {script}"));

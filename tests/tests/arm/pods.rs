@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn two_pods_ping_each_other_through_the_arm_machine_and_give_everything_back() {
+fn arm_dpu_serves_two_pods() {
     let lab = ArmLab::start(&settings());
     assert!(lab.dpu.says("uname -m").contains("aarch64"));
     let pair = Pair::attach(&lab);
@@ -23,7 +23,7 @@ fn two_pods_ping_each_other_through_the_arm_machine_and_give_everything_back() {
 }
 
 #[test]
-fn the_arm_machine_tells_what_its_kernel_can_do() {
+fn arm_dpu_reports_kernel_abilities() {
     let lab = ArmLab::start(&settings());
     let described = lab.operator().says(&["describe", "dpu"]);
     for capability in ["vlan-filtering", "guard", "ingress-rate"] {
@@ -33,7 +33,7 @@ fn the_arm_machine_tells_what_its_kernel_can_do() {
 }
 
 #[test]
-fn a_service_killed_on_the_arm_machine_comes_back_and_pings_go_on() {
+fn killed_arm_service_restarts_and_pings_continue() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     let (before, session) = (ids(&lab), lab.session().unwrap());

@@ -19,7 +19,7 @@ fn reset(lab: &ArmLab, pair: &Pair) -> Stopwatch {
 }
 
 #[test]
-fn after_a_reset_the_pods_ping_again_by_themselves() {
+fn pods_ping_again_after_dpu_reset() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     let (before, session, boot) = (ids(&lab), lab.session().unwrap(), lab.dpu.boot_id());
@@ -41,7 +41,7 @@ fn after_a_reset_the_pods_ping_again_by_themselves() {
 }
 
 #[test]
-fn what_is_detached_while_the_machine_boots_is_free_afterwards() {
+fn detach_during_dpu_boot_frees_the_vf() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     reset(&lab, &pair);
@@ -55,7 +55,7 @@ fn what_is_detached_while_the_machine_boots_is_free_afterwards() {
 
 /// Attaches are in progress when the machine is reset; whatever their answers, nothing leaks.
 #[test]
-fn a_reset_in_the_middle_of_attaches_loses_no_vf_and_no_address() {
+fn dpu_reset_during_attaches_leaks_nothing() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     let pods = [Netns::new("c"), Netns::new("d")];
@@ -87,7 +87,7 @@ fn a_reset_in_the_middle_of_attaches_loses_no_vf_and_no_address() {
 }
 
 #[test]
-fn the_machine_may_be_reset_again_before_it_is_up() {
+fn dpu_reset_during_boot_is_harmless() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     let before = ids(&lab);
@@ -107,7 +107,7 @@ fn the_machine_may_be_reset_again_before_it_is_up() {
 
 /// The attach is answered once the machine is up, or fails at once because there is no DPU.
 #[test]
-fn an_attach_while_the_machine_boots_fails_fast_and_works_afterwards() {
+fn attach_during_dpu_boot_fails_fast() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     reset(&lab, &pair);

@@ -23,7 +23,7 @@ fn received(pod: &Netns) -> u64 {
 }
 
 #[test]
-fn pods_of_one_vlan_ping_each_other_and_those_of_another_hear_nothing() {
+fn vlans_separate_pods() {
     let lab = ArmLab::start(&settings());
     let pair = Pair::attach(&lab);
     let other = Netns::new("other");
@@ -50,7 +50,7 @@ fn pods_of_one_vlan_ping_each_other_and_those_of_another_hear_nothing() {
 }
 
 #[test]
-fn networks_of_layer_2_only_are_kept_apart_too() {
+fn vlans_separate_layer_2_networks() {
     let lab = ArmLab::start(&settings());
     let pods = [("wire", 1), ("wire", 2), ("cable", 3)].map(|(network, address)| {
         let pod = Netns::new(network);
@@ -71,7 +71,7 @@ fn networks_of_layer_2_only_are_kept_apart_too() {
 }
 
 #[test]
-fn a_limited_pod_has_its_limit_on_its_representor() {
+fn limited_pod_has_limit_on_representor() {
     let lab = ArmLab::start(&settings());
     let pod = Netns::new("pod");
     let _ = lab.add("green", &pod, "eth0").result();

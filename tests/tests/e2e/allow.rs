@@ -79,7 +79,7 @@ fn assert_kept(blue: &(Netns, String), others: &[(Netns, String); 3]) {
 
 /// Open vSwitch enforces the rules, also after restarts. A bridge refuses them by name and says what to do.
 #[test]
-fn rules_hold_or_are_refused_by_name_when_the_network_is_applied() {
+fn ingress_rules_hold_or_are_refused() {
     let settings = Settings { networks: NETWORKS.into(), vfs: 6, pool: 6, ..Settings::default() };
     let on_ovs = settings.kind_of_fabric == FabricKind::OpenVswitch;
     let mut lab = Lab::start(&settings);

@@ -71,7 +71,7 @@ fn representor_of(lab: &Lab, network: &str) -> String {
 }
 
 #[test]
-fn pods_are_in_the_bridge_of_their_network_and_large_packets_pass_there() {
+fn pods_use_their_networks_bridge() {
     let lab = Lab::start(&settings());
     let [a, b] = ["a", "b"].map(Netns::new);
     let _ = lab.add("blue", &a, "eth0").result();
@@ -98,7 +98,7 @@ fn pods_are_in_the_bridge_of_their_network_and_large_packets_pass_there() {
 }
 
 #[test]
-fn a_service_that_has_lost_the_bridge_of_an_attachment_says_so_and_goes_on_with_it() {
+fn missing_bridge_is_reported_and_restored() {
     let mut lab = Lab::start(&settings());
     let [a, b] = ["a", "b"].map(Netns::new);
     let _ = lab.add("storage", &a, "net1").result();

@@ -26,7 +26,7 @@ const KEPT: [&str; 2] = ["attach-kept", "attach-told"];
 /// Prefixes of points that belong to background work.
 const OF_OTHERS: [&str; 3] = ["session-", "inventory-", "pass-"];
 
-/// Without timers: the service only reacts, and its session stays.
+/// A heartbeat of 60 s: a suspended service keeps its session, and nothing else uses the connection.
 fn lab() -> Lab {
     let service = "[limits]\nheartbeat_ms = 60000".into();
     Lab::start(&Settings { service, ..Settings::default() })
@@ -51,7 +51,7 @@ fn kill(mut plugin: Child) {
 }
 
 #[test]
-fn an_agent_killed_amid_an_add_that_nobody_repeats_leaves_nothing() {
+fn killed_agent_undoes_unanswered_add() {
     let mut lab = Lab::start(&Settings::default());
     let points = points_of_an_add(&lab);
     assert!(points.contains("move-in") && points.contains(KEPT[0]), "{points:?}");
@@ -90,7 +90,7 @@ fn points_of_an_add(lab: &Lab) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_caller_killed_at_any_moment_of_an_add_leaves_nothing() {
+fn killed_caller_leaves_nothing() {
     let lab = Lab::start(&Settings::default());
     // The first ADD takes longest, and a busy machine slows it further.
     let length = (0..4).map(|_| length_of_an_add(&lab)).min().unwrap();
@@ -135,7 +135,7 @@ fn wait_until_idle(lab: &Lab) {
 }
 
 #[test]
-fn an_add_that_lay_in_a_suspended_agents_socket_fails_in_seconds_and_leaves_nothing() {
+fn unaccepted_add_of_suspended_agent_fails_fast() {
     let lab = lab();
     let pod = Netns::new("pod");
     lab.agent.signal(Signal::SIGSTOP);
@@ -150,7 +150,7 @@ fn an_add_that_lay_in_a_suspended_agents_socket_fails_in_seconds_and_leaves_noth
 }
 
 #[test]
-fn an_agent_suspended_amid_an_add_fails_it_in_seconds_and_leaves_nothing() {
+fn agent_suspended_during_add_fails_it_fast() {
     let lab = lab();
     let pod = Netns::new("pod");
     lab.service.signal(Signal::SIGSTOP);
@@ -180,7 +180,7 @@ fn take_over(lab: &Lab, first: &Call, second: &Call) -> Output {
 }
 
 #[test]
-fn a_repeat_takes_over_the_add_whose_caller_died() {
+fn repeated_add_takes_over_orphaned_add() {
     let lab = lab();
     let pod = Netns::new("pod");
     let output = take_over(&lab, &add(&lab, &pod), &add(&lab, &pod));
@@ -194,7 +194,7 @@ fn a_repeat_takes_over_the_add_whose_caller_died() {
 
 /// The second ADD has fewer networks than the first.
 #[test]
-fn what_an_add_led_whose_caller_died_is_given_back_though_another_goes_on_with_it() {
+fn orphaned_group_members_are_released() {
     let lab = lab();
     let pod = Netns::new("pod");
     let first = several::call(&lab, "ADD", &pod, "green");
@@ -206,7 +206,7 @@ fn what_an_add_led_whose_caller_died_is_given_back_though_another_goes_on_with_i
 }
 
 #[test]
-fn a_repeat_whose_caller_died_undoes_nothing_that_was_answered() {
+fn dead_repeat_keeps_answered_attachment() {
     let lab = lab();
     let pod = Netns::new("pod");
     let answer = lab.add("blue", &pod, "eth0").result();
@@ -221,7 +221,7 @@ fn a_repeat_whose_caller_died_undoes_nothing_that_was_answered() {
 }
 
 #[test]
-fn an_add_whose_caller_died_while_the_dpu_was_asked_leaves_nothing() {
+fn caller_death_during_dpu_request_leaves_nothing() {
     let lab = lab();
     let pod = Netns::new("pod");
     lab.service.signal(Signal::SIGSTOP);

@@ -208,7 +208,7 @@ fn tuned_mac_is_reported_with_the_way_out() {
 }
 
 #[test]
-fn plugins_of_the_hosts_side_are_left_alone() {
+fn host_side_plugins_are_left_alone() {
     let lab = lab();
     let mut chain = Chain::begin(&lab, "blue", "eth0");
     let ports = json!({

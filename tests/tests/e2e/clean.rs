@@ -12,36 +12,36 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
-fn what_is_stacked_on_an_interface_reaches_no_later_pod() {
+fn upper_devices_reach_no_later_pod() {
     // The virtual machine's kernel always has VLANs and ipvlan.
-    assert!(clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&Settings::default()) >= 2);
+    assert!(clean::upper_devices_reach_no_later_pod(&Settings::default()) >= 2);
 }
 
 #[test]
-fn what_is_set_of_an_interface_reaches_no_later_pod() {
+fn changed_settings_reach_no_later_pod() {
     // An ordinary user's tests cannot write to sysfs; those in the virtual machine do.
-    let _ = clean::what_is_set_of_an_interface_reaches_no_later_pod(&Settings::default());
+    let _ = clean::changed_settings_reach_no_later_pod(&Settings::default());
 }
 
 #[test]
-fn pods_that_change_their_interfaces_come_and_go_at_once() {
+fn tampering_pods_attach_and_detach_concurrently() {
     let settings = Settings { vfs: 8, pool: 8, ..Settings::default() };
-    clean::pods_that_change_their_interfaces_come_and_go_at_once(&settings);
+    clean::tampering_pods_attach_and_detach_concurrently(&settings);
 }
 
 #[test]
-fn a_vf_is_made_anew_although_the_agent_is_killed() {
-    clean::a_vf_is_made_anew_although_the_agent_is_killed(&Settings::default());
+fn vf_reset_survives_agent_kill() {
+    clean::vf_reset_survives_agent_kill(&Settings::default());
 }
 
 #[test]
-fn what_a_network_relies_on_is_checked_and_set() {
-    clean::what_a_network_relies_on_is_checked_and_set(&Settings::default());
+fn damaged_network_is_reported_and_repaired() {
+    clean::damaged_network_is_reported_and_repaired(&Settings::default());
 }
 
 /// The agent has seen the VF before, so it knows the MAC address as well as name and MTU.
 #[test]
-fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
+fn changed_free_vf_gets_its_mac_back() {
     // The kernel sends no event for some changes of a link that is down.
     let lab = Lab::start(&Settings { timeouts: "reconcile_s = 2".into(), ..Settings::default() });
     let host = &lab.card.host;
@@ -60,7 +60,7 @@ fn a_free_vf_that_somebody_changed_gets_its_mac_address_back() {
 
 /// The kernel sends no event for this change: the agent looks because another VF comes and goes.
 #[test]
-fn a_free_vf_that_is_found_changed_as_vfs_are_listed_is_restored_at_once() {
+fn listed_free_vf_is_restored_at_once() {
     let timeouts = "reconcile_s = 3600".into();
     let lab = Lab::start(&Settings { vfs: 2, timeouts, ..Settings::default() });
     let (host, pod) = (&lab.card.host, Netns::new("pod"));
@@ -77,7 +77,7 @@ fn a_free_vf_that_is_found_changed_as_vfs_are_listed_is_restored_at_once() {
 
 /// The kernel sends no event for this change, and the agent does not look before the ADDs come.
 #[test]
-fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
+fn fresh_host_change_is_not_the_baseline() {
     let timeouts = "reconcile_s = 3600".into();
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, timeouts, ..Settings::default() });
     let host = &lab.card.host;
@@ -98,7 +98,7 @@ fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
 
 /// A process may keep the namespace open, although no path leads to it after the runtime has removed its own.
 #[test]
-fn what_a_pod_stacked_is_found_though_its_namespace_is_out_of_reach_after_the_del() {
+fn upper_device_in_unreachable_namespace_is_found() {
     let mut lab = Lab::start(&Settings { vfs: 1, pool: 1, ..Settings::default() });
     for is_killed in [false, true, false, true] {
         let pod = Netns::new("pod");
@@ -128,7 +128,7 @@ fn links_in(netns: &File) -> Vec<String> {
 
 /// The scheduled reset waits for the key that the ADD holds, so the ADD resets the VF itself.
 #[test]
-fn a_pod_that_comes_again_at_once_gets_the_only_vf_that_it_has_changed() {
+fn immediate_repeat_gets_its_changed_vf() {
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, ..Settings::default() });
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();

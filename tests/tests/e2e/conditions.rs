@@ -53,7 +53,7 @@ fn lab_with_uplink() -> (Lab, Netns) {
 }
 
 #[test]
-fn an_uplink_without_carrier_is_a_condition() {
+fn uplink_without_carrier_is_a_condition() {
     let (lab, outside) = lab_with_uplink();
     assert_eq!(exit_code(&lab, &["status"]), Some(0));
     let before = Timestamp::now();
@@ -95,7 +95,7 @@ fn status_waits_for_a_condition() {
 }
 
 #[test]
-fn a_pool_that_refuses_adds_is_a_condition() {
+fn refusing_pool_is_a_condition() {
     let lab = Lab::start(&Settings::with_vfs(1));
     let (first, second) = (Netns::new("first"), Netns::new("second"));
     let _ = lab.add("blue", &first, "eth0").result();
@@ -120,7 +120,7 @@ fn a_pool_that_refuses_adds_is_a_condition() {
 }
 
 #[test]
-fn a_used_up_subnet_that_refuses_adds_is_a_condition() {
+fn exhausted_subnet_is_a_condition() {
     let lab = Lab::start(&Settings { networks: SMALL.into(), cool_down: 0, ..Settings::default() });
     let (first, second) = (Netns::new("first"), Netns::new("second"));
     let _ = lab.add("blue", &first, "eth0").result();
@@ -174,7 +174,7 @@ fn representors_in_a_foreign_bridge_are_a_condition() {
 }
 
 #[test]
-fn pods_that_a_lost_journal_does_not_know_are_a_condition() {
+fn pods_unknown_after_journal_loss_are_a_condition() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -189,7 +189,7 @@ fn pods_that_a_lost_journal_does_not_know_are_a_condition() {
 }
 
 #[test]
-fn a_release_that_does_not_end_is_a_condition() {
+fn endless_release_is_a_condition() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -204,7 +204,7 @@ fn a_release_that_does_not_end_is_a_condition() {
 }
 
 #[test]
-fn a_host_under_maintenance_is_left_out() {
+fn host_under_maintenance_has_no_condition() {
     let mut lab = Lab::start(&Settings::default());
     lab.agent.stop();
     assert_eq!(await_fault(&lab, "HOST_NOT_CONNECTED")["object"], "host/node-1");
@@ -220,7 +220,7 @@ fn a_host_under_maintenance_is_left_out() {
 }
 
 #[test]
-fn a_dead_database_of_open_vswitch_is_a_condition() {
+fn dead_ovsdb_is_a_condition() {
     let mut lab =
         Lab::start(&Settings { kind_of_fabric: FabricKind::OpenVswitch, ..Settings::default() });
     lab.vswitch.as_mut().unwrap().kill_database();
@@ -237,7 +237,7 @@ fn a_dead_database_of_open_vswitch_is_a_condition() {
 }
 
 #[test]
-fn a_lost_session_is_a_condition_before_status_fails() {
+fn lost_session_condition_precedes_status_failure() {
     let timeouts = e2e::Timeouts { grace: 600, ..e2e::Timeouts::default() };
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     lab.agent.signal(Signal::SIGSTOP);
@@ -250,7 +250,7 @@ fn a_lost_session_is_a_condition_before_status_fails() {
     lab.agent.signal(Signal::SIGCONT);
     await_truth(&lab);
 
-    lab.pki.wear_out(Role::Dpu, "dpu-1");
+    lab.pki.issue_expiring_soon(Role::Dpu, "dpu-1");
     await_fault(&lab, "CERTIFICATE_EXPIRING");
     assert_eq!(exit_code(&lab, &["status"]), Some(0), "pods are not affected");
     lab.pki.issue_for(Duration::from_secs(15), Role::Dpu, "dpu-1");
@@ -300,7 +300,7 @@ fn documented(text: &str, kind: ConditionType) -> Vec<(String, bool, u64, u64, S
 }
 
 #[test]
-fn the_documentation_has_every_reason_as_the_code_does() {
+fn every_condition_reason_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/CONDITIONS.md");
     let text = fs::read_to_string(path).unwrap();
     for kind in ConditionType::ALL {

@@ -66,7 +66,7 @@ fn checked(name: &str, path: &Path) -> Output {
 }
 
 #[test]
-fn good_files_pass() {
+fn valid_configuration_files_pass() {
     let files = Files::new();
     for (name, text) in [("dpu-service", files.service()), ("host-shim-agent", files.agent())] {
         let (content, said) = files.check(name, &text);
@@ -76,7 +76,7 @@ fn good_files_pass() {
 
 /// Problems of a program's certificates, with the words that report them.
 #[test]
-fn certificates_that_are_no_good_are_named() {
+fn invalid_certificates_are_named() {
     let files = Files::new();
     let programs = [
         ("dpu-service", files.service(), ("dpu", "dpu-1"), ("host", "node-1")),
@@ -103,7 +103,7 @@ fn certificates_that_are_no_good_are_named() {
 
 /// An ordinary user cannot create files of other users.
 #[test]
-fn files_of_another_owner_are_refused() {
+fn foreign_configuration_files_are_refused() {
     let files = Files::new();
     for (program, good, (role, name)) in [
         ("dpu-service", files.service(), ("dpu", "dpu-1")),
@@ -131,7 +131,7 @@ fn is_root_of_the_machine() -> bool {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
+fn unknown_key_is_refused_with_suggestion() {
     let files = Files::new();
     let service = files.service().replace("state_dir", "state_dri");
     files.refused("dpu-service", &service, &["checked.toml:2", "state_dri", "`state_dir`"]);
@@ -149,7 +149,7 @@ subnets = [{ cidr = "10.1.128.0/17", gateway = "10.1.128.1" }]
 "#;
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn invalid_values_are_refused_by_name() {
     let files = Files::new();
     let with = |section: &str| format!("{}\n{section}", files.service());
     let red =
@@ -193,7 +193,7 @@ fn configuration_without_networks_is_reported() {
 const BAD_CONFIGURATION: i32 = 78;
 
 #[test]
-fn a_mistake_ends_a_start_as_it_ends_a_check() {
+fn invalid_file_ends_start_and_check_alike() {
     let files = Files::new();
     let path = files.folder.path().join("checked.toml");
     for (name, text, unit) in [
@@ -222,7 +222,7 @@ fn a_mistake_ends_a_start_as_it_ends_a_check() {
 }
 
 #[test]
-fn certificates_are_looked_for_beside_the_file_and_their_ends_are_told() {
+fn relative_certificates_and_expiry_are_reported() {
     let files = Files::new();
     let folder = format!("{}/", files.folder.path().display());
     let programs = [
@@ -247,7 +247,7 @@ fn certificates_are_looked_for_beside_the_file_and_their_ends_are_told() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn missing_configuration_file_is_named() {
     for name in ["dpu-service", "host-shim-agent"] {
         let (content, said) = check_config(name, Path::new("/nowhere/file.toml"));
         assert!(!content && said.contains("/nowhere/file.toml"), "{said}");
@@ -255,7 +255,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn a_pool_beyond_the_card_is_told_and_the_rest_works() {
+fn pool_beyond_card_is_reported() {
     let lab = Lab::start(&Settings { pool: 8, ..Settings::default() });
     let pool = &lab.operator().get("pools")[0];
     assert_eq!(pool["name"], "default");
@@ -266,7 +266,7 @@ fn a_pool_beyond_the_card_is_told_and_the_rest_works() {
 }
 
 #[test]
-fn a_vlan_is_given_or_refused_by_name() {
+fn vlan_works_or_is_refused() {
     let networks =
         "[[network]]\nname = \"blue\"\ndefault = true\n[[network]]\nname = \"red\"\nvlan = 7\n";
     let lab = Lab::start(&Settings { networks: networks.into(), ..Settings::default() });
@@ -295,7 +295,7 @@ pub(crate) fn bridge_filters_vlans() -> bool {
 }
 
 #[test]
-fn networks_reload_without_a_restart_and_a_bad_file_changes_nothing() {
+fn networks_reload_and_bad_file_changes_nothing() {
     let lab = Lab::start(&Settings::default());
     let mut settings = Settings::default();
     settings
@@ -344,7 +344,7 @@ fn sha256(path: &Path) -> String {
 }
 
 #[test]
-fn file_that_is_changed_back_at_once_is_in_force() {
+fn reverted_file_is_in_force() {
     let lab = Lab::start(&Settings::default());
     let mut late = Settings::default();
     late.networks.push_str("[[network]]\nname = \"late\"\n");
@@ -359,7 +359,7 @@ fn file_that_is_changed_back_at_once_is_in_force() {
 }
 
 #[test]
-fn status_shows_the_digest_of_the_file_in_force() {
+fn status_shows_digest_of_loaded_file() {
     let lab = Lab::start(&Settings::default());
     let path = lab.path().join("dpu-service.toml");
     let shown = |digest: &str| lab.operator().says(&["status"]).contains(digest);

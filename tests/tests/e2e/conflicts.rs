@@ -96,7 +96,7 @@ fn mac_of(machine: &Netns) -> String {
 }
 
 #[test]
-fn conflicts_are_reported_until_the_machine_yields() {
+fn conflicts_are_reported_while_they_last() {
     let lab = lab();
     let machine = machine(&lab);
     let [pod, other] = ["pod", "other"].map(Netns::new);

@@ -45,7 +45,7 @@ impl Refusals {
 }
 
 #[test]
-fn every_version_of_the_specification_is_answered_in_its_own_form() {
+fn each_cni_version_gets_its_result_format() {
     let lab = Lab::start(&Settings::default());
     let versions = Call::new("VERSION", &json!({ "cniVersion": "1.1.0" }));
     let supported = lab.execute(&versions).result()["supportedVersions"].clone();
@@ -99,7 +99,7 @@ fn broken_json_is_refused() {
 }
 
 #[test]
-fn a_version_that_is_not_spoken_is_refused() {
+fn unsupported_cni_version_is_refused() {
     let refusals = Refusals::new();
     for version in ["0.2.0", "1.2.0", "99.0.0", "x", "1.1.0 "] {
         let mut configuration = refusals.lab.configuration("blue");
@@ -117,7 +117,7 @@ fn a_version_that_is_not_spoken_is_refused() {
 }
 
 #[test]
-fn a_hostile_environment_is_refused() {
+fn hostile_environment_is_refused() {
     let refusals = Refusals::new();
     for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"] {
         refusals.refused(&refusals.add().without(name), 4, &[name]);
@@ -156,7 +156,7 @@ fn a_hostile_environment_is_refused() {
 }
 
 #[test]
-fn a_netns_path_that_is_none_is_refused_and_blocks_nobody() {
+fn invalid_netns_path_is_refused() {
     let refusals = Refusals::new();
     let folder = refusals.lab.path();
     let (file, fifo) = (folder.join("file"), folder.join("fifo"));
@@ -184,7 +184,7 @@ fn a_netns_path_that_is_none_is_refused_and_blocks_nobody() {
 }
 
 #[test]
-fn a_taken_interface_name_is_refused_and_the_other_interface_untouched() {
+fn taken_interface_name_is_refused() {
     let refusals = Refusals::new();
     refusals.pod.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "other"]);
     let before = refusals.pod.json("ip", &["link"]);
@@ -197,7 +197,7 @@ fn a_taken_interface_name_is_refused_and_the_other_interface_untouched() {
 }
 
 #[test]
-fn an_interface_name_that_another_container_has_in_the_same_namespace_is_refused_by_its_holder() {
+fn interface_of_other_container_is_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let before = lab.add("blue", &pod, "eth0").result();
@@ -209,7 +209,7 @@ fn an_interface_name_that_another_container_has_in_the_same_namespace_is_refused
 }
 
 #[test]
-fn an_unknown_network_is_refused() {
+fn unknown_network_is_refused() {
     let refusals = Refusals::new();
     let mut configuration = refusals.lab.configuration("blue");
     configuration["network"] = json!("bleu");
@@ -218,7 +218,7 @@ fn an_unknown_network_is_refused() {
 }
 
 #[test]
-fn what_the_runtime_asks_for_is_honoured() {
+fn runtime_options_are_honoured() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let vfs = lab.operator().get("vfs");
@@ -250,7 +250,7 @@ fn what_the_runtime_asks_for_is_honoured() {
 }
 
 #[test]
-fn what_can_not_be_honoured_is_refused_by_name() {
+fn unsupported_options_are_refused_by_name() {
     let refusals = Refusals::new();
     let ask = |key: &str, value: Value| {
         let mut configuration = refusals.lab.configuration("blue");
@@ -279,7 +279,7 @@ fn what_can_not_be_honoured_is_refused_by_name() {
 }
 
 #[test]
-fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_name() {
+fn used_mac_address_and_vf_are_refused() {
     let lab = Lab::start(&Settings::default());
     let (holder, other) = (Netns::new("holder"), Netns::new("other"));
     let result = lab.add("blue", &holder, "eth0").result();
@@ -304,7 +304,7 @@ fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_name() {
 
 /// `podman network reload` and `podman start`: DEL, then ADD with the container's previous address and MAC address.
 #[test]
-fn a_cooling_address_is_for_its_last_container_alone() {
+fn cooling_address_serves_only_its_last_owner() {
     let lab = Lab::start(&Settings::default());
     let (container, other) = (Netns::new("container"), Netns::new("other"));
     let before = lab.add("blue", &container, "eth0").result();
@@ -328,7 +328,7 @@ fn a_cooling_address_is_for_its_last_container_alone() {
 }
 
 #[test]
-fn an_add_that_is_repeated_with_other_wishes_is_refused_and_changes_nothing() {
+fn repeated_add_with_other_options_is_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let before = lab.add("blue", &pod, "eth0").result();
@@ -348,7 +348,7 @@ fn an_add_that_is_repeated_with_other_wishes_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn exhausted_vfs_fail_by_pool_and_status_stays_good() {
+fn exhausted_pool_is_named_and_status_succeeds() {
     let lab = Lab::start(&Settings::with_vfs(2));
     let pods: Vec<_> = (0..3).map(|_| Netns::new("pod")).collect();
     let _ = lab.add("blue", &pods[0], "eth0").result();
@@ -362,7 +362,7 @@ fn exhausted_vfs_fail_by_pool_and_status_stays_good() {
 }
 
 #[test]
-fn exhausted_addresses_fail_by_subnet_and_cost_no_vf() {
+fn exhausted_subnet_is_named_and_costs_no_vf() {
     let lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
     let pods: Vec<_> = (0..3).map(|_| Netns::new("pod")).collect();
     let _ = lab.add("tiny", &pods[0], "eth0").result();
@@ -376,7 +376,7 @@ fn exhausted_addresses_fail_by_subnet_and_cost_no_vf() {
 }
 
 #[test]
-fn without_a_command_the_plugin_says_what_it_is() {
+fn plugin_without_command_describes_itself() {
     let lab = Lab::start(&Settings::default());
     let call = Call::new("ADD", &json!({})).without("CNI_COMMAND").stdin("");
     let answer = lab.execute(&call);

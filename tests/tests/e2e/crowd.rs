@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Crowd, CrowdSize, Lab, Manners, Settings, scenarios::End, wait_for};
+use e2e::{Crowd, CrowdBehaviour, CrowdSize, Lab, Settings, scenarios::End, wait_for};
 
 const SIZE: CrowdSize = CrowdSize { hosts: 24, pods: 3 };
 /// Duration of a play.
 const TIME: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(60);
-const QUICK: Manners = Manners { pause: Duration::from_millis(20), faults: false };
+const QUICK: CrowdBehaviour = CrowdBehaviour { pause: Duration::from_millis(20), faults: false };
 
 /// A lab with a crowd at its DPU.
 fn crowded() -> (Lab, Crowd) {
@@ -30,7 +30,7 @@ fn assert_nothing_left(lab: &Lab, crowd: &mut Crowd) {
 }
 
 #[test]
-fn many_hosts_are_granted_all_that_they_ask_for() {
+fn many_hosts_get_all_attachments() {
     let (lab, mut crowd) = crowded();
     let end = Instant::now() + TIME;
     crowd.play(QUICK, || Instant::now() > end);
@@ -54,7 +54,7 @@ fn play_while_the_service_dies(lab: &mut Lab, crowd: &mut Crowd) {
     };
     thread::scope(|scope| {
         let end = End(&is_over);
-        scope.spawn(|| crowd.play(Manners { faults: true, ..QUICK }, over));
+        scope.spawn(|| crowd.play(CrowdBehaviour { faults: true, ..QUICK }, over));
         let await_looks = |number| {
             let reached = || (looks.load(Ordering::Relaxed) > number).then_some(());
             wait_for("the crowd to play", LIMIT, reached);
@@ -69,7 +69,7 @@ fn play_while_the_service_dies(lab: &mut Lab, crowd: &mut Crowd) {
 
 /// The service also dies during their calls.
 #[test]
-fn many_hosts_that_break_off_and_boot_keep_what_they_were_granted_and_leave_nothing() {
+fn faulty_hosts_keep_grants_and_leave_nothing() {
     let (mut lab, mut crowd) = crowded();
     for _ in 0..3 {
         play_while_the_service_dies(&mut lab, &mut crowd);
@@ -83,7 +83,7 @@ fn many_hosts_that_break_off_and_boot_keep_what_they_were_granted_and_leave_noth
 
 /// Checks the comparison on which the other tests rely.
 #[test]
-fn what_a_host_was_granted_and_is_taken_away_is_seen() {
+fn removed_grant_is_noticed() {
     let (lab, mut crowd) = crowded();
     let looks = AtomicUsize::new(0);
     crowd.play(QUICK, || looks.fetch_add(1, Ordering::Relaxed) > 4 * SIZE.hosts);

@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use e2e::{
     Call, Fault, Lab, Netns, Settings, Stopwatch, Timeouts,
     scenarios::{
-        cuts::{Wish, the_network_fails_after_each_record},
+        cuts::{RuntimeCall, network_fails_after_each_record},
         outages::{Pair, ids},
     },
     wait_for,
@@ -19,7 +19,7 @@ macro_rules! after_each_record {
         $(
             #[test]
             fn $name() {
-                the_network_fails_after_each_record(Wish::$wish, $fault);
+                network_fails_after_each_record(RuntimeCall::$wish, $fault);
             }
         )+
     };
@@ -54,7 +54,7 @@ after_each_record! {
 }
 
 #[test]
-fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_up() {
+fn down_management_link_fails_adds_fast() {
     const LIMIT: Duration = Duration::from_secs(30);
     const FAST: Duration = Duration::from_secs(10);
     let timeouts = Timeouts { grace: 3, ..Timeouts::default() };
@@ -78,7 +78,7 @@ fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_u
 
 /// A change of another VF causes an inventory during the wait for the DPU's answer.
 #[test]
-fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
+fn vf_is_available_after_late_del() {
     const LIMIT: Duration = Duration::from_secs(30);
     // Keep the session during the test. The first Detach times out; a second one after the DEL's answer frees the VF.
     let lab = Lab::start(&Settings {
@@ -114,7 +114,7 @@ fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
 
 /// The DPU holds the VF of an ADD whose caller died until an inventory reports it as free.
 #[test]
-fn an_interface_can_be_had_at_once_after_a_del_that_followed_an_add_whose_caller_was_killed() {
+fn interface_is_available_after_orphaned_add() {
     const LIMIT: Duration = Duration::from_secs(30);
     let lab = Lab::start(&Settings {
         proxied: true,

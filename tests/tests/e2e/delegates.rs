@@ -3,18 +3,18 @@
 use e2e::{Settings, scenarios::delegates};
 
 #[test]
-fn other_plugins_make_further_interfaces() {
-    delegates::other_plugins_make_further_interfaces(&Settings::default());
+fn other_plugins_create_further_interfaces() {
+    delegates::other_plugins_create_further_interfaces(&Settings::default());
 }
 
 #[test]
-fn routes_rules_and_settings_are_set_beside_what_plugins_make() {
-    delegates::routes_rules_and_settings_are_set_beside_what_plugins_make(&Settings::default());
+fn routes_and_rules_are_added_to_foreign_interfaces() {
+    delegates::routes_and_rules_are_added_to_foreign_interfaces(&Settings::default());
 }
 
 #[test]
-fn what_plugins_make_has_addresses_of_the_dpu() {
-    delegates::what_plugins_make_has_addresses_of_the_dpu(&Settings::default());
+fn foreign_interfaces_get_dpu_addresses() {
+    delegates::foreign_interfaces_get_dpu_addresses(&Settings::default());
 }
 
 #[test]
@@ -33,31 +33,31 @@ fn status_asks_further_networks() {
 }
 
 #[test]
-fn a_plugin_that_fails_leaves_nothing() {
-    delegates::a_plugin_that_fails_leaves_nothing(&Settings::default());
+fn failing_plugin_leaves_nothing() {
+    delegates::failing_plugin_leaves_nothing(&Settings::default());
 }
 
 #[test]
-fn what_was_made_is_taken_back_whatever_has_gone() {
-    delegates::what_was_made_is_taken_back_whatever_has_gone(&Settings::default());
+fn foreign_interfaces_are_deleted_without_their_files() {
+    delegates::foreign_interfaces_are_deleted_without_their_files(&Settings::default());
 }
 
 #[test]
-fn a_pod_that_ends_leaves_nothing_of_other_plugins() {
-    delegates::a_pod_that_ends_leaves_nothing_of_other_plugins(&Settings::default());
+fn ended_pod_leaves_no_foreign_interfaces() {
+    delegates::ended_pod_leaves_no_foreign_interfaces(&Settings::default());
 }
 
 #[test]
-fn a_plugin_that_outlives_the_agent_is_waited_for() {
-    delegates::a_plugin_that_outlives_the_agent_is_waited_for(&Settings::default());
+fn plugin_that_outlives_the_agent_finishes_first() {
+    delegates::plugin_that_outlives_the_agent_finishes_first(&Settings::default());
 }
 
 #[test]
-fn a_plugin_that_changes_our_interface_harms_its_pod_alone() {
-    delegates::a_plugin_that_changes_our_interface_harms_its_pod_alone(&Settings::default());
+fn plugin_changes_affect_only_its_pod() {
+    delegates::plugin_changes_affect_only_its_pod(&Settings::default());
 }
 
 #[test]
-fn an_address_is_held_while_an_interface_has_it() {
-    delegates::an_address_is_held_while_an_interface_has_it(&Settings::default());
+fn address_is_held_while_interface_has_it() {
+    delegates::address_is_held_while_interface_has_it(&Settings::default());
 }

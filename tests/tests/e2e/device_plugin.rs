@@ -31,15 +31,15 @@ fn add_to(lab: &Lab, network: &str, interface: &str, pod: &str, netns: &Netns) -
 }
 
 #[test]
-fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
+fn pod_gets_the_kubelets_vf() {
     let mut kubelet = Kubelet::start();
     let lab = kubelet.lab();
     let registered = kubelet.registered();
     assert_eq!(registered.resource_name, RESOURCE);
     let devices = kubelet.all_devices(&registered);
     let (chosen, _) = &devices[2];
-    kubelet.waits_for(&registered, chosen, "Healthy");
-    kubelet.gives("cart-0", chosen);
+    kubelet.wait_for_device(&registered, chosen, "Healthy");
+    kubelet.assign("cart-0", chosen);
 
     let (cart, greedy) = (Netns::new("cart"), Netns::new("greedy"));
     let result = add(&lab, "cart-0", &cart).result();
@@ -49,7 +49,7 @@ fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
     add(&lab, "greedy-0", &greedy).fails(140, &refused);
     lab.add("blue", &greedy, "eth0").fails(140, &refused);
     // The kubelet reports a wrong device: that of the other pod.
-    kubelet.gives("greedy-0", chosen);
+    kubelet.assign("greedy-0", chosen);
     add(&lab, "greedy-0", &greedy).fails(108, &[chosen, "is attached"]);
 
     kubelet.stop();
@@ -62,15 +62,15 @@ fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
 
 /// Each ADD asks the DPU twice: without the VF, which the DPU refuses, and with it.
 #[test]
-fn the_kubelets_vfs_are_moved_before_the_dpu_has_answered() {
+fn kubelet_vfs_move_speculatively() {
     let kubelet = Kubelet::start();
     let lab = kubelet.lab_with(Settings { has_metrics: true, ..Settings::default() }, "");
     let registered = kubelet.registered();
     let devices = kubelet.all_devices(&registered);
     let pods = [("cart-0", Netns::new("cart")), ("till-0", Netns::new("till"))];
     for ((name, netns), (device, _)) in pods.iter().zip(&devices) {
-        kubelet.waits_for(&registered, device, "Healthy");
-        kubelet.gives(name, device);
+        kubelet.wait_for_device(&registered, device, "Healthy");
+        kubelet.assign(name, device);
         let _ = add(&lab, name, netns).result();
     }
     let page = openmetrics::scrape(&lab.card.host).unwrap();
@@ -81,12 +81,12 @@ fn the_kubelets_vfs_are_moved_before_the_dpu_has_answered() {
 }
 
 #[test]
-fn a_vf_that_the_host_uses_itself_is_unhealthy_for_so_long() {
+fn vf_used_by_host_is_unhealthy() {
     let kubelet = Kubelet::start();
     let lab = kubelet.lab();
     let registered = kubelet.registered();
     let device = kubelet.all_devices(&registered)[1].0.clone();
-    kubelet.waits_for(&registered, &device, "Healthy");
+    kubelet.wait_for_device(&registered, &device, "Healthy");
     let links = lab.card.host.json("ip", &["link"]);
     let has_device = |link: &&serde_json::Value| {
         link["ifalias"].as_str().is_some_and(|alias| alias.split(' ').any(|word| word == device))
@@ -94,13 +94,13 @@ fn a_vf_that_the_host_uses_itself_is_unhealthy_for_so_long() {
     let name = links.iter().find(has_device).unwrap()["ifname"].as_str().unwrap();
     lab.card.host.ip(&["address", "add", "192.0.2.1/24", "dev", name]);
     lab.card.host.ip(&["link", "set", name, "up"]);
-    kubelet.waits_for(&registered, &device, "Unhealthy");
+    kubelet.wait_for_device(&registered, &device, "Unhealthy");
     let vfs = lab.operator().get("vfs");
     let used = vfs.iter().find(|vf| vf["vf"]["device"] == device.as_str()).unwrap();
     assert!(used.to_string().contains("another program on the host uses it: "), "{used}");
     lab.card.host.ip(&["address", "flush", "dev", name]);
     lab.card.host.ip(&["link", "set", name, "down"]);
-    kubelet.waits_for(&registered, &device, "Healthy");
+    kubelet.wait_for_device(&registered, &device, "Healthy");
 }
 
 /// The first VF of a pool of two, once the kubelet knows both.
@@ -113,13 +113,13 @@ fn first_of_two(kubelet: &Kubelet, registered: &RegisterRequest) -> String {
 
 /// As Multus calls: first the default network, whose pool does not belong to the kubelet.
 #[test]
-fn the_kubelets_vf_is_for_the_interface_whose_network_is_on_its_pool() {
+fn kubelet_vf_serves_its_pools_network() {
     let kubelet = Kubelet::start();
     let lab = kubelet.lab_with(Settings { pool: 2, ..Settings::default() }, OURS);
     let registered = kubelet.registered();
     let chosen = first_of_two(&kubelet, &registered);
-    kubelet.waits_for(&registered, &chosen, "Healthy");
-    kubelet.gives("cart-0", &chosen);
+    kubelet.wait_for_device(&registered, &chosen, "Healthy");
+    kubelet.assign("cart-0", &chosen);
     let cart = Netns::new("cart");
     let first = add_to(&lab, "plain", "eth0", "cart-0", &cart).result();
     assert_ne!(first["interfaces"][0]["pciID"], chosen.as_str());
@@ -135,7 +135,7 @@ fn unused_vf_of_the_kubelet_is_reported() {
     let lab = kubelet.lab_with(Settings { pool: 2, ..Settings::default() }, OURS);
     let registered = kubelet.registered();
     let chosen = first_of_two(&kubelet, &registered);
-    kubelet.gives("cart-0", &chosen);
+    kubelet.assign("cart-0", &chosen);
     let cart = Netns::new("cart");
     let _ = add_to(&lab, "plain", "eth0", "cart-0", &cart).result();
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
@@ -151,7 +151,7 @@ fn unused_vf_of_the_kubelet_is_reported() {
     let found: Vec<_> = found.iter().map(|it| (&it["code"], &it["subject"])).collect();
     assert_eq!(found, [(&"KUBELET_VF_UNUSED".into(), &id.as_str().into())]);
 
-    kubelet.takes_back("cart-0");
+    kubelet.take_back("cart-0");
     wait_for("no VF in describe", LIMIT, || (!described().contains(&chosen)).then_some(()));
     let events = lab.operator().says(&["describe", "attachment", &id]);
     assert!(events.contains("KubeletVfUnusedCleared"), "{events}");
@@ -159,12 +159,12 @@ fn unused_vf_of_the_kubelet_is_reported() {
 }
 
 #[test]
-fn init_container_that_alone_asks_is_named() {
+fn requesting_init_container_is_named() {
     let kubelet = Kubelet::start();
     let lab = kubelet.lab();
     let registered = kubelet.registered();
     kubelet.all_devices(&registered);
-    kubelet.keeps_unreported("1", "setup");
+    kubelet.add_unreported_container("1", "setup");
     let pod = Netns::new("pod");
     let words = [
         "gives VFs only to requests",

@@ -77,7 +77,7 @@ pub(crate) fn attach_until_refused(lab: &Lab, code: u64) {
 }
 
 #[test]
-fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
+fn full_service_disk_only_refuses_attaches() {
     let (mut lab, disk) = lab_with_small_disk_of_service();
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let _ = lab.add("blue", &a, "eth0").result();
@@ -104,7 +104,7 @@ fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
 }
 
 #[test]
-fn a_full_disk_of_the_agent_refuses_attaches_and_harms_nothing() {
+fn full_agent_disk_only_refuses_attaches() {
     let (mut lab, disk) = lab_with_small_disk_of_agent();
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -122,7 +122,7 @@ fn a_full_disk_of_the_agent_refuses_attaches_and_harms_nothing() {
 }
 
 #[test]
-fn without_its_journal_the_service_refuses_all_and_harms_nothing() {
+fn service_without_journal_refuses_calls() {
     let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
     let (a, b, c) = (Netns::new("a"), Netns::new("b"), Netns::new("c"));
     let _ = lab.add("blue", &a, "eth0").result();

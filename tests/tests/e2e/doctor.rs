@@ -97,7 +97,7 @@ fn assert_mends_itself(lab: &Lab, what: &str, breakage: impl FnOnce()) {
 }
 
 #[test]
-fn what_is_in_order_is_shown_from_both_sides() {
+fn doctor_shows_healthy_state_of_both_sides() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -116,7 +116,7 @@ fn what_is_in_order_is_shown_from_both_sides() {
 
 /// A card without a DPU has no representors, and none are missing.
 #[test]
-fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
+fn host_without_eswitch_is_healthy() {
     let networks = "[[network]]\nname = \"plain\"\nanti_spoofing = \"off\"\n\
                     [[network.subnets]]\ncidr = \"10.1.0.0/24\"\n";
     let card = CardSettings { has_eswitch: false, ..CardSettings::default() };
@@ -135,7 +135,7 @@ fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
 }
 
 #[test]
-fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
+fn changed_vfs_on_host_are_restored() {
     let lab = lab_without_a_timer();
     let host = &lab.card.host;
     for (what, setting) in [
@@ -154,7 +154,7 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
 }
 
 #[test]
-fn what_a_fix_mends_is_told_once() {
+fn fix_reports_each_repair_once() {
     let lab = lab_without_a_timer();
     let repairs = |found: &Value| found["repairs"].as_array().unwrap().len();
     let before = Cell::new(0);
@@ -169,7 +169,7 @@ fn what_a_fix_mends_is_told_once() {
 
 /// While another link has a VF's name, the VF cannot be restored.
 #[test]
-fn why_a_vf_can_not_be_restored_is_told() {
+fn doctor_says_why_vf_is_not_restored() {
     let lab = Lab::start(&Settings::default());
     let host = &lab.card.host;
     lab.agent.signal(Signal::SIGSTOP);
@@ -190,7 +190,7 @@ fn why_a_vf_can_not_be_restored_is_told() {
 }
 
 #[test]
-fn pod_gets_lost_address_mac_and_route_back() {
+fn pod_gets_lost_settings_back() {
     let lab = lab_without_a_timer();
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let held = addresses(&lab.add("blue", &pod, "eth0").result());
@@ -233,7 +233,7 @@ fn foreign_netns(lab: &Lab) -> Netns {
 }
 
 #[test]
-fn vfs_in_a_foreign_netns_are_brought_home_or_back_into_their_pod() {
+fn misplaced_vfs_are_moved_back() {
     let lab = lab_without_a_timer();
     let foreign = foreign_netns(&lab);
     let _ = assert_mended_by_a_fix(&lab, "VF_ELSEWHERE", || {
@@ -250,7 +250,7 @@ fn vfs_in_a_foreign_netns_are_brought_home_or_back_into_their_pod() {
 }
 
 #[test]
-fn a_release_whose_vf_is_elsewhere_is_told_with_its_place_and_mended() {
+fn misplaced_vf_of_release_is_named_and_fixed() {
     let timeouts = "vf_return_s = 1\nreconcile_s = 3600".into();
     let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let foreign = foreign_netns(&lab);
@@ -269,7 +269,7 @@ fn a_release_whose_vf_is_elsewhere_is_told_with_its_place_and_mended() {
 }
 
 #[test]
-fn a_vf_that_a_pod_gives_back_meanwhile_is_not_told_as_lost() {
+fn vf_released_meanwhile_is_not_lost() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let folder = lab.path().join("netns");
@@ -293,7 +293,7 @@ fn a_vf_that_a_pod_gives_back_meanwhile_is_not_told_as_lost() {
 
 /// An agent without records leaves a running pod its VF.
 #[test]
-fn a_vf_that_the_dpu_holds_is_not_taken_from_a_pod_that_no_record_names() {
+fn pod_without_record_keeps_held_vf() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -314,7 +314,7 @@ fn a_vf_that_the_dpu_holds_is_not_taken_from_a_pod_that_no_record_names() {
 }
 
 #[test]
-fn a_representor_out_of_the_bridge_or_down_is_programmed_again() {
+fn damaged_representor_is_programmed_again() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -366,7 +366,7 @@ fn names(netns: &Netns) -> Vec<String> {
 
 /// When a VF returns to the host and its names are taken, the kernel names it by index.
 #[test]
-fn vf_whose_name_was_taken_comes_home_later() {
+fn vf_with_taken_name_returns_later() {
     let timeouts = "reconcile_s = 1".into();
     let lab = Lab::start(&Settings { timeouts, ..Settings::with_vfs(1) });
     let host = &lab.card.host;
@@ -408,7 +408,7 @@ fn is_held_by(program: &Program, inode: u64) -> bool {
 }
 
 #[test]
-fn vf_in_unnamed_namespace_of_a_process_comes_home() {
+fn vf_in_process_namespace_is_moved_back() {
     let timeouts = "vf_return_s = 1\nreconcile_s = 3600".into();
     let lab = Lab::start(&Settings { timeouts, ..Settings::with_vfs(1) });
     let pod = Netns::new("pod");
@@ -443,7 +443,7 @@ fn vf_in_unnamed_namespace_of_a_process_comes_home() {
 }
 
 #[test]
-fn a_host_that_is_away_or_silent_is_shown_so() {
+fn absent_and_silent_hosts_are_shown() {
     // The session must survive the agent's silence.
     let service = "[limits]\nheartbeat_ms = 60000".into();
     let mut lab = Lab::start(&Settings { service, ..Settings::default() });
@@ -465,7 +465,7 @@ fn a_host_that_is_away_or_silent_is_shown_so() {
 }
 
 #[test]
-fn a_viewer_may_look_and_only_an_operator_mend() {
+fn only_operators_may_fix() {
     let lab = Lab::start(&Settings::default());
     let guest = lab.dpuctl_as("viewer", "guest");
     let _ = guest.says(&["doctor"]);

@@ -37,7 +37,7 @@ fn blocks(text: &str, kind: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_reason_is_explained_with_its_cni_code_and_no_other_is() {
+fn error_documentation_matches_the_code() {
     let text = read("docs/ERRORS.md");
     for reason in Reason::ALL {
         let heading = format!("### {reason}\nCNI {}", reason.cni_code());
@@ -50,7 +50,7 @@ fn every_reason_is_explained_with_its_cni_code_and_no_other_is() {
 }
 
 #[test]
-fn every_finding_of_the_doctor_is_explained_and_no_other_is() {
+fn finding_documentation_matches_the_code() {
     let text = read("docs/TROUBLESHOOTING.md");
     let explained: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let known: Vec<_> = Finding::ALL.iter().map(|finding| finding.as_str()).collect();
@@ -58,7 +58,7 @@ fn every_finding_of_the_doctor_is_explained_and_no_other_is() {
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn document_links_are_valid() {
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -73,7 +73,7 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
-fn the_readme_asks_for_the_rust_that_the_build_does() {
+fn readme_names_the_required_rust() {
     let manifest = read("Cargo.toml");
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
     let asked = format!("Rust {} or newer", version.unwrap().trim_matches('"'));
@@ -89,7 +89,7 @@ fn keys(example: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_key_of_the_examples_is_in_the_reference() {
+fn reference_has_every_example_key() {
     let reference = read("docs/CONFIGURATION.md");
     for example in ["configs/dpu-service.toml", "configs/host-shim.toml", "configs/dpuctl.toml"] {
         for key in keys(&read(example)) {
@@ -101,7 +101,7 @@ fn every_key_of_the_examples_is_in_the_reference() {
 
 /// A description copied from one program's table into the other's would be wrong there.
 #[test]
-fn no_key_of_one_program_is_described_by_the_words_of_anothers() {
+fn key_descriptions_are_not_copied_between_programs() {
     let reference = read("docs/CONFIGURATION.md");
     let tables = reference.split("\n## ").map(|section| {
         let rows = section.lines().filter(|line| line.starts_with("| `"));
@@ -117,7 +117,7 @@ fn no_key_of_one_program_is_described_by_the_words_of_anothers() {
 }
 
 #[test]
-fn configuration_shown_in_documents_is_good() {
+fn documented_configurations_are_valid() {
     let lab = Lab::start(&Settings::default());
     let folder = tempfile::tempdir().unwrap();
     for path in documents() {
@@ -131,7 +131,7 @@ fn configuration_shown_in_documents_is_good() {
 }
 
 #[test]
-fn the_units_of_one_of_several_agents_differ_by_its_dpu_alone() {
+fn agent_units_differ_only_by_dpu() {
     for kind in ["service", "socket"] {
         let unit = |name: &str| {
             let text = read(&format!("configs/systemd/{name}.{kind}"));
@@ -146,7 +146,7 @@ fn the_units_of_one_of_several_agents_differ_by_its_dpu_alone() {
 }
 
 #[test]
-fn a_cni_configuration_shown_for_a_second_dpu_names_the_socket_of_its_unit() {
+fn second_dpu_conflist_names_its_units_socket() {
     let shown = &blocks(&read("docs/INSTALLATION.md"), "json")[0];
     let shown: Value = serde_json::from_str(shown).unwrap();
     let socket = read("configs/systemd/dpu-offload-agent@.socket");
@@ -155,7 +155,7 @@ fn a_cni_configuration_shown_for_a_second_dpu_names_the_socket_of_its_unit() {
 }
 
 #[test]
-fn networks_shown_in_documents_can_be_applied() {
+fn documented_networks_can_be_applied() {
     let lab = Lab::start(&Settings::default());
     let mut examples = vec![read("configs/network.yaml")];
     for path in documents() {
@@ -203,7 +203,7 @@ fn is_verb(word: &str) -> bool {
 }
 
 #[test]
-fn dpuctl_commands_shown_in_documents_are_known() {
+fn documented_dpuctl_commands_exist() {
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
         let lines = blocks(&text, "sh").join("\n");
@@ -220,7 +220,7 @@ fn dpuctl_commands_shown_in_documents_are_known() {
 }
 
 #[test]
-fn scripts_named_in_documents_are_there() {
+fn documented_scripts_exist() {
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();

@@ -79,7 +79,7 @@ fn address_of(line: &str) -> &str {
 }
 
 #[test]
-fn an_init_system_attaches_its_workloads_itself() {
+fn embedded_agent_attaches_workloads() {
     let lab = lab_without_agent();
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
@@ -94,7 +94,7 @@ fn an_init_system_attaches_its_workloads_itself() {
 }
 
 #[test]
-fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
+fn embedded_agent_recovers_its_workloads() {
     let mut lab = lab_without_agent();
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
@@ -138,14 +138,14 @@ fn dies_at(point: &str) {
 }
 
 #[test]
-fn a_workload_whose_attach_it_dies_amid_is_attached_whole_the_next_time() {
+fn interrupted_embedded_attach_is_completed() {
     for point in ["attach-answered", "attach-done"] {
         dies_at(point);
     }
 }
 
 #[test]
-fn there_is_one_agent_on_a_host_in_whatever_program() {
+fn host_has_only_one_agent() {
     let lab = Lab::start(&Settings::default());
     let configuration = lab.path().join("host-shim.toml");
     let mut command = lab.netns().command(program("examples/init_system"));
@@ -156,7 +156,7 @@ fn there_is_one_agent_on_a_host_in_whatever_program() {
 }
 
 #[test]
-fn the_program_that_the_page_shows_is_the_one_that_is_tested() {
+fn embedding_page_shows_the_tested_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = fs::read_to_string(root.join("docs/EMBEDDING.md")).unwrap();
     let example = fs::read_to_string(root.join("host-shim/examples/init_system.rs")).unwrap();

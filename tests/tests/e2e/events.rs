@@ -257,7 +257,7 @@ fn full_disk_drops_events_and_no_detach() {
 }
 
 #[test]
-fn damaged_file_of_events_keeps_nothing_from_starting() {
+fn damaged_events_file_prevents_no_start() {
     let mut lab = Lab::start(&Settings::default());
     lab.service.stop();
     let good = fs::read_to_string(file(&lab)).unwrap();
@@ -312,7 +312,7 @@ fn reload_is_audited_with_its_digests() {
 }
 
 #[test]
-fn ended_attachment_is_described_with_who_ended_it() {
+fn ended_attachment_names_its_ender() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let result = lab.add("blue", &pod, "eth0").result();

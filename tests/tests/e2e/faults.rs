@@ -3,17 +3,17 @@
 use e2e::{FaultAction, Lab, Netns, Settings, scenarios::faults::every_step_fails_in_turn};
 
 #[test]
-fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
+fn each_failing_service_step_leaves_nothing() {
     every_step_fails_in_turn(&Settings::default(), "dpu-service");
 }
 
 #[test]
-fn every_step_of_the_agent_fails_in_turn_and_leaves_a_clean_slate() {
+fn each_failing_agent_step_leaves_nothing() {
     every_step_fails_in_turn(&Settings::default(), "host-shim-agent");
 }
 
 #[test]
-fn a_vf_that_fails_again_and_again_is_set_aside_until_an_operator_clears_it() {
+fn repeatedly_failing_vf_is_quarantined() {
     let lab = Lab::start(&Settings { quarantine_after: 2, ..Settings::with_vfs(1) });
     let pod = Netns::new("pod");
     for _ in 0..2 {

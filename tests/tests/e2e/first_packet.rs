@@ -87,7 +87,7 @@ fn under_load(work: impl FnOnce()) {
 }
 
 #[test]
-fn no_first_packet_is_lost_either_way_in_either_family() {
+fn first_packets_arrive_in_both_families() {
     let attaches = std::env::var("OFFLOAD_FIRST_PACKETS");
     let attaches = attaches.map_or(ATTACHES, |number| number.parse().unwrap());
     let lab = Lab::start(&Settings::default());
@@ -146,7 +146,7 @@ fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
 
 /// The service dies from the host's question about the pod's port. The next service is asked.
 #[test]
-fn no_first_packet_is_lost_though_the_service_ends_meanwhile() {
+fn first_packets_survive_service_end() {
     let timeouts = Timeouts::from("reconnect_ms = 3000");
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let [peer, pod] = ["peer", "pod"].map(Netns::new);

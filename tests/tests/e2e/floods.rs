@@ -13,7 +13,7 @@ use e2e::{
     Lab, Program, Settings,
     scenarios::{
         figure,
-        floods::{Malice, others_are_served, peers_that_misbehave_keep_nobody_out},
+        floods::{Misbehaviour, misbehaving_peers_do_not_block_clients, others_are_served},
     },
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -35,7 +35,7 @@ fn raise_file_limit() {
 const HALF_OPEN: [u8; 9] = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc];
 
 #[test]
-fn two_thousand_handshakes_of_a_byte_a_second_keep_nobody_out() {
+fn slow_handshakes_do_not_block_clients() {
     const CROWD: usize = 2000;
     raise_file_limit();
     let lab = Lab::start(&Settings::default());
@@ -63,45 +63,45 @@ fn two_thousand_handshakes_of_a_byte_a_second_keep_nobody_out() {
     lab.assert_clean_slate();
 }
 
-fn peers_that_misbehave(malice: Malice) {
+fn peers_that_misbehave(misbehaviour: Misbehaviour) {
     let lab = Lab::start(&Settings::default());
-    peers_that_misbehave_keep_nobody_out(&lab, malice);
+    misbehaving_peers_do_not_block_clients(&lab, misbehaviour);
     assert_memory_is_bounded(&lab.service);
     lab.assert_clean_slate();
 }
 
 #[test]
-fn peers_who_never_read_keep_nobody_out() {
-    peers_that_misbehave(Malice::NeverReads);
+fn unread_answers_do_not_block_clients() {
+    peers_that_misbehave(Misbehaviour::NeverReads);
 }
 
 #[test]
-fn peers_whose_message_never_ends_keep_nobody_out() {
-    peers_that_misbehave(Malice::NeverEnds);
+fn endless_messages_do_not_block_clients() {
+    peers_that_misbehave(Misbehaviour::NeverEnds);
 }
 
 #[test]
-fn peers_who_announce_oversized_messages_keep_nobody_out() {
-    peers_that_misbehave(Malice::Oversized);
+fn oversized_messages_do_not_block_clients() {
+    peers_that_misbehave(Misbehaviour::Oversized);
 }
 
 #[test]
-fn peers_who_open_and_reset_streams_keep_nobody_out() {
-    peers_that_misbehave(Malice::RapidReset);
+fn reset_streams_do_not_block_clients() {
+    peers_that_misbehave(Misbehaviour::RapidReset);
 }
 
 #[test]
-fn peers_whose_headers_never_end_keep_nobody_out() {
-    peers_that_misbehave(Malice::EndlessHeaders);
+fn endless_headers_do_not_block_clients() {
+    peers_that_misbehave(Misbehaviour::EndlessHeaders);
 }
 
 #[test]
-fn peers_who_ping_without_end_keep_nobody_out() {
-    peers_that_misbehave(Malice::Pings);
+fn endless_pings_do_not_block_clients() {
+    peers_that_misbehave(Misbehaviour::Pings);
 }
 
 #[test]
-fn a_thousand_connections_to_the_agents_socket_keep_nobody_out_for_long() {
+fn thousand_agent_connections_do_not_block_callers() {
     const SILENT: usize = 900;
     const SLOW: usize = 80;
     const ENDLESS: usize = 20;

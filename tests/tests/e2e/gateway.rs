@@ -124,7 +124,7 @@ fn seen_outside(outside: &Netns, pod: &Netns, address: &str) -> String {
 }
 
 #[test]
-fn pods_reach_their_gateway_the_outside_and_what_their_network_names() {
+fn pods_reach_gateway_outside_and_named_networks() {
     let (lab, outside) = lab();
     let (blue, of_blue) = pod(&lab, "blue");
     let (green, of_green) = pod(&lab, "green");
@@ -154,7 +154,7 @@ fn pods_reach_their_gateway_the_outside_and_what_their_network_names() {
 
 /// The DPU's API listens on all addresses, and its management link leads to the host.
 #[test]
-fn pods_do_not_reach_the_dpus_programs_nor_where_no_uplink_leads() {
+fn pods_do_not_reach_dpu_programs() {
     let (lab, outside) = lab();
     let (pod, _) = pod(&lab, "nated");
     let connects = |netns: &Netns, address: &str| {
@@ -169,7 +169,7 @@ fn pods_do_not_reach_the_dpus_programs_nor_where_no_uplink_leads() {
 }
 
 #[test]
-fn what_strangers_do_to_rules_links_and_addresses_is_put_right_and_their_own_stays() {
+fn foreign_gateway_changes_are_repaired() {
     let (lab, _outside) = lab();
     let (pod, _) = pod(&lab, "nated");
     let dpu = &lab.card.dpu;
@@ -209,7 +209,7 @@ fn what_strangers_do_to_rules_links_and_addresses_is_put_right_and_their_own_sta
 
 /// The kernel adds the route with the address only. Its removal causes no link event.
 #[test]
-fn a_route_to_pods_that_a_stranger_deletes_is_put_back() {
+fn deleted_route_to_pods_is_restored() {
     let (mut lab, _outside) = lab();
     let (blue, _) = pod(&lab, "blue");
     let (nated, _) = pod(&lab, "nated");
@@ -226,7 +226,7 @@ fn a_route_to_pods_that_a_stranger_deletes_is_put_back() {
 }
 
 #[test]
-fn service_reports_what_it_repairs_of_gateways() {
+fn service_reports_gateway_repairs() {
     let (mut lab, _outside) = lab();
     let (pod, _) = pod(&lab, "nated");
     assert_reaches(&pod, &OUTSIDE);
@@ -261,7 +261,7 @@ fn service_reports_what_it_repairs_of_gateways() {
 }
 
 #[test]
-fn gateways_outlive_the_service_its_death_and_a_reset_of_the_card() {
+fn gateways_survive_service_death_and_card_reset() {
     let (mut lab, _outside) = lab();
     let (pod, _) = pod(&lab, "nated");
     lab.service.crash();
@@ -277,7 +277,7 @@ fn gateways_outlive_the_service_its_death_and_a_reset_of_the_card() {
 }
 
 #[test]
-fn a_strangers_link_that_is_called_like_a_gateways_outlives_a_start() {
+fn foreign_link_with_gateway_name_survives_start() {
     let mut lab = Lab::start(&Settings::default());
     lab.card.dpu.ip(&["link", "add", "gw-lan", "type", "veth", "peer", "name", "lan0"]);
     lab.service.crash();
@@ -299,7 +299,7 @@ fn apply(lab: &Lab, text: &str) -> String {
 }
 
 #[test]
-fn networks_that_come_change_and_go_take_their_gateway_with_them_and_leave_nothing() {
+fn gateways_follow_network_changes() {
     let networks = "[gateway]\nuplinks = [\"lo\"]\n[[network]]\nname = \"blue\"\n";
     let lab = Lab::start(&Settings { networks: networks.into(), ..Settings::default() });
     let dpu = &lab.card.dpu;
@@ -337,7 +337,7 @@ fn networks_that_come_change_and_go_take_their_gateway_with_them_and_leave_nothi
 }
 
 #[test]
-fn what_a_gateway_cannot_do_is_refused_by_name() {
+fn unsupported_gateway_settings_are_refused() {
     let lab = Lab::start(&Settings::default());
     let refused = |text: &str| {
         let file = lab.path().join("network.yaml");
@@ -366,7 +366,7 @@ fn what_a_gateway_cannot_do_is_refused_by_name() {
 }
 
 #[test]
-fn a_gateways_address_that_somebody_else_answers_is_told_by_name() {
+fn gateway_address_conflict_is_reported() {
     let lab = Lab::start(&Settings::default());
     let other = Netns::new("other");
     let _ = lab.add("wire", &other, "eth0").result();
@@ -408,7 +408,7 @@ fn assert_programs_out_of_reach(pod: &Netns, gateway: &str) {
 }
 
 #[test]
-fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
+fn damaged_gateway_does_not_expose_the_dpu() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
     let dpu = &lab.card.dpu;
@@ -426,7 +426,7 @@ fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
 }
 
 #[test]
-fn a_gateway_that_ends_while_a_stranger_has_changed_it_is_no_way_into_the_dpu() {
+fn removed_changed_gateway_does_not_expose_the_dpu() {
     let (lab, _outside) = lab();
     let red = |mode: &str| {
         let subnets = "subnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
@@ -444,7 +444,7 @@ fn a_gateway_that_ends_while_a_stranger_has_changed_it_is_no_way_into_the_dpu() 
 }
 
 #[test]
-fn a_gateways_link_that_a_stranger_took_over_is_no_way_into_the_dpu() {
+fn taken_gateway_link_does_not_expose_the_dpu() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
     let dpu = &lab.card.dpu;
@@ -468,7 +468,7 @@ fn owner_of_our_table(netns: &Netns) -> Child {
 }
 
 #[test]
-fn without_its_rules_there_is_no_gateway_until_they_can_be_set() {
+fn gateway_waits_for_its_rules() {
     let (mut lab, _outside) = lab();
     let (pod, _) = pod(&lab, "nated");
     lab.service.stop();
@@ -492,7 +492,7 @@ fn without_its_rules_there_is_no_gateway_until_they_can_be_set() {
 }
 
 #[test]
-fn what_comes_in_by_an_uplink_reaches_no_link_of_the_dpu_but_gateways() {
+fn uplink_traffic_reaches_only_gateways() {
     let (lab, outside) = lab();
     let (blue, [of_blue, _]) = pod(&lab, "blue");
     assert_reaches(&blue, &[OUTSIDE[0]]);
@@ -525,7 +525,7 @@ fn what_comes_in_by_an_uplink_reaches_no_link_of_the_dpu_but_gateways() {
 }
 
 #[test]
-fn a_pod_with_the_source_of_another_network_leaves_by_no_gateway() {
+fn foreign_source_leaves_by_no_gateway() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
     let (green, [_, of_green]) = pod(&lab, "green");
@@ -550,7 +550,7 @@ fn a_pod_with_the_source_of_another_network_leaves_by_no_gateway() {
 }
 
 #[test]
-fn a_subnet_in_which_the_dpu_is_by_another_link_gets_no_gateway() {
+fn subnet_of_another_dpu_link_gets_no_gateway() {
     let (lab, _outside) = lab();
     let rose = "name: rose\ngateway_mode: dpu\nsubnets:\n- cidr: 192.168.100.0/30\n  gateway: 192.168.100.1\n";
     apply(&lab, rose);
@@ -566,7 +566,7 @@ fn a_subnet_in_which_the_dpu_is_by_another_link_gets_no_gateway() {
 }
 
 #[test]
-fn routes_of_a_link_local_gateway_go_with_their_subnet_and_a_strangers_is_told_and_stays() {
+fn link_local_gateway_routes_follow_their_subnet() {
     let lab = Lab::start(&settings());
     let dpu = &lab.card.dpu;
     dpu.ip(&["link", "add", "theirs", "type", "veth", "peer", "name", "theirs1"]);
@@ -602,7 +602,7 @@ fn routes_of_a_link_local_gateway_go_with_their_subnet_and_a_strangers_is_told_a
 
 /// On a kernel without VLAN filtering, this is reported and there is no gateway.
 #[test]
-fn networks_with_vlans_have_a_gateway_each_and_meet_nowhere_else() {
+fn vlan_networks_meet_only_at_gateways() {
     let networks = r#"
 [gateway]
 uplinks = ["out"]
@@ -645,7 +645,7 @@ subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:8::/64
 }
 
 #[test]
-fn pods_of_a_network_with_a_first_hop_reach_all_others_by_it() {
+fn pods_reach_others_by_first_hop() {
     let settings = settings();
     let networks = settings.networks.replace("gateway_mode =", "first_hop = true\ngateway_mode =");
     let (lab, _outside) = lab_of(&Settings { networks, ..settings });

@@ -38,22 +38,22 @@ fn command(lab: &Lab, verb: &str, pod: &Netns, path: &Path) -> Command {
     command
 }
 
-fn call(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Output {
-    run_with(&mut command(lab, verb, pod, &pod.path()), &wishes.to_string())
+fn call(lab: &Lab, verb: &str, pod: &Netns, options: &Value) -> Output {
+    run_with(&mut command(lab, verb, pod, &pod.path()), &options.to_string())
 }
 
 /// The answer of a successful call.
 #[track_caller]
-fn answer(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Value {
-    let output = call(lab, verb, pod, wishes);
+fn answer(lab: &Lab, verb: &str, pod: &Netns, options: &Value) -> Value {
+    let output = call(lab, verb, pod, options);
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// The error sentence of a failed call.
 #[track_caller]
-fn complaint(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> String {
-    let output = call(lab, verb, pod, wishes);
+fn complaint(lab: &Lab, verb: &str, pod: &Netns, options: &Value) -> String {
+    let output = call(lab, verb, pod, options);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
@@ -77,26 +77,26 @@ fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
 /// Its tests check that the package has the names and types of go-cni, that a fake satisfies its interface, and that
 /// one line in `go.mod` is enough.
 #[test]
-fn the_package_passes_its_own_tests_and_compiles_for_other_systems() {
+fn go_package_passes_its_tests_and_cross_compiles() {
     let _ = hack(&["test"]);
 }
 
 #[test]
-fn package_fits_containerd_2s_go_cni() {
+fn go_package_matches_containerd_2_go_cni() {
     let _ = hack(&["--next", "test"]);
 }
 
 #[test]
-fn a_pod_has_what_is_wanted_for_it_and_is_checked_and_removed_by_whoever_knows_its_id() {
+fn go_cni_pod_is_attached_checked_removed() {
     let mut lab = Lab::start(&Settings::default());
     let pods = ["a", "b"].map(Netns::new);
-    let wishes = json!({
+    let options = json!({
         "Labels": {"K8S_POD_NAMESPACE": "shop", "K8S_POD_NAME": "cart-0", "K8S_POD_UID": "u", "IgnoreUnknown": "1"},
         "DNS": {"Servers": ["10.9.0.53"], "Searches": ["shop.example"]},
         "BandWidth": {"IngressRate": 8_000_000, "IngressBurst": 4_294_967_295_u32},
         "CgroupPath": "/pods/cart-0",
     });
-    let told = answer(&lab, "setup", &pods[0], &wishes);
+    let told = answer(&lab, "setup", &pods[0], &options);
     let other = answer(&lab, "setup", &pods[1], &json!({}));
     let eth0 = &told["Interfaces"]["eth0"];
     let held = inside(&pods[0]);
@@ -113,7 +113,7 @@ fn a_pod_has_what_is_wanted_for_it_and_is_checked_and_removed_by_whoever_knows_i
     let attachments = lab.operator().get("attachments");
     let pod = attachments.iter().find(|it| it["key"]["containerId"] == pods[0].name()).unwrap();
     assert_eq!(pod["pod"], json!({"namespace": "shop", "name": "cart-0", "uid": "u"}));
-    assert_eq!(answer(&lab, "setup", &pods[0], &wishes), told, "a repeat is the same");
+    assert_eq!(answer(&lab, "setup", &pods[0], &options), told, "a repeat is the same");
 
     assert_eq!(answer(&lab, "check", &pods[0], &json!({})), Value::Null);
     lab.agent.crash();
@@ -136,11 +136,11 @@ fn a_pod_has_what_is_wanted_for_it_and_is_checked_and_removed_by_whoever_knows_i
 }
 
 #[test]
-fn the_networks_of_an_annotation_come_by_one_call_and_all_are_checked() {
+fn annotated_networks_come_by_one_call() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
-    let wishes = json!({"Annotations": {"k8s.v1.cni.cncf.io/networks": "green,wire@data"}});
-    let told = answer(&lab, "setup", &pod, &wishes);
+    let options = json!({"Annotations": {"k8s.v1.cni.cncf.io/networks": "green,wire@data"}});
+    let told = answer(&lab, "setup", &pod, &options);
     let counts = ["eth0", "net1", "data"].map(|name| addresses(&told, name).len());
     assert_eq!(counts, [2, 2, 0], "{told}");
     lab.assert_invariants();
@@ -153,35 +153,35 @@ fn the_networks_of_an_annotation_come_by_one_call_and_all_are_checked() {
 }
 
 #[test]
-fn several_networks_are_had_at_once_or_in_turn_or_none_is() {
+fn go_cni_attaches_all_networks_or_none() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let of = |names: &[&str]| {
         let configuration = |name| json!({"name": name, "type": "host-shim", "network": name});
         json!({"Networks": names.iter().map(configuration).collect::<Vec<_>>()})
     };
-    let wishes = of(&["blue", "green"]);
+    let options = of(&["blue", "green"]);
     for verb in ["setup", "setup-serially"] {
-        let told = answer(&lab, verb, &pod, &wishes);
+        let told = answer(&lab, verb, &pod, &options);
         let first = ["eth0", "eth1"].map(|name| addresses(&told, name)[0].to_owned());
         assert!(first[0].starts_with("10.1.") && first[1].starts_with("10.2."), "{told}");
         assert_eq!(told["DNS"][1]["nameservers"], json!(["10.2.0.53"]));
         lab.assert_invariants();
-        assert_eq!(answer(&lab, "remove", &pod, &wishes), Value::Null);
+        assert_eq!(answer(&lab, "remove", &pod, &options), Value::Null);
         lab.assert_clean_slate();
         let failed = complaint(&lab, verb, &pod, &of(&["blue", "nowhere"]));
         assert!(failed.contains("network \"nowhere\""), "{failed}");
         lab.assert_clean_slate();
     }
-    let config = answer(&lab, "config", &pod, &wishes);
+    let config = answer(&lab, "config", &pod, &options);
     assert_eq!(config["Networks"][2]["Config"]["Name"], "green");
 }
 
 #[test]
-fn what_cant_be_honoured_is_refused_by_name() {
+fn go_cni_refuses_unsupported_options() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
-    for (wishes, why) in [
+    for (options, why) in [
         (json!({"IPRanges": [{"Subnet": "10.1.0.0/24"}]}), "runtimeConfig.ipRanges"),
         (json!({"Annotations": {"dpu-offload.io/vlan": "7"}}), "annotation dpu-offload.io/vlan"),
         (
@@ -191,28 +191,28 @@ fn what_cant_be_honoured_is_refused_by_name() {
         (json!({"Labels": {"MAC": "no"}}), "CNI_ARGS MAC"),
         (json!({"Networks": [{"name": "n", "type": "bridge"}]}), "no host-shim"),
     ] {
-        let told = complaint(&lab, "setup", &pod, &wishes);
+        let told = complaint(&lab, "setup", &pod, &options);
         assert!(told.contains(why), "{told}");
     }
     lab.assert_clean_slate();
 }
 
 #[test]
-fn a_mapped_port_leads_to_the_pod() {
+fn go_cni_mapped_port_leads_to_pod() {
     let (lab, outside) = gateway::lab();
     let pod = Netns::new("pod");
-    let wishes =
+    let options =
         json!({"PortMappings": [{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp"}]});
-    let _ = answer(&lab, "setup", &pod, &wishes);
+    let _ = answer(&lab, "setup", &pod, &options);
     for own in DPU_OUTSIDE {
         assert!(seen_by_tcp(&outside, &pod, at(own, 8080)).is_some(), "{own}");
     }
-    assert_eq!(answer(&lab, "remove", &pod, &wishes), Value::Null);
+    assert_eq!(answer(&lab, "remove", &pod, &options), Value::Null);
     lab.assert_invariants();
 }
 
 #[test]
-fn status_tells_why_no_pod_can_have_a_network_and_waits_for_nobody_long() {
+fn go_cni_status_names_the_reason() {
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let nobody = Netns::new("nobody");
@@ -236,7 +236,7 @@ fn status_tells_why_no_pod_can_have_a_network_and_waits_for_nobody_long() {
 }
 
 #[test]
-fn a_caller_that_dies_amid_its_call_leaves_nothing() {
+fn dead_go_cni_caller_leaves_nothing() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     lab.service.signal(Signal::SIGSTOP);

@@ -103,7 +103,7 @@ fn serve_others(lab: &Lab) -> Duration {
 }
 
 #[test]
-fn an_operator_who_looks_without_end_starves_nobody() {
+fn busy_operator_starves_no_client() {
     // Few enough that all are in progress at each moment.
     let service = "[limits]\nin_flight = 16\n".into();
     let lab = Lab::start(&Settings { service, ..Settings::default() });
@@ -175,7 +175,7 @@ fn hello() -> v1::HostMessage {
 }
 
 #[test]
-fn a_host_that_attaches_without_end_starves_nobody() {
+fn busy_host_starves_no_client() {
     // Without an eswitch, VFs of a host need not exist.
     let lab = Lab::start(&Settings {
         card: CardSettings { has_eswitch: false, ..CardSettings::default() },

@@ -117,7 +117,7 @@ fn assert_connects(host: &Netns, pod: &Netns, address: &str) {
 }
 
 #[test]
-fn the_host_reaches_pods_by_its_port_and_no_runtime_takes_it() {
+fn host_port_reaches_pods() {
     let lab = start_with(ON_BLUE);
     let port = wait_for_one(&lab);
     let pod = Pod::attach(&lab);
@@ -152,7 +152,7 @@ fn the_host_reaches_pods_by_its_port_and_no_runtime_takes_it() {
 }
 
 #[test]
-fn a_host_port_is_the_same_after_restarts_and_deaths_of_both_programs() {
+fn host_port_survives_program_deaths() {
     let mut lab = start_with(ON_BLUE);
     let port = wait_for_one(&lab);
     let pod = Pod::attach(&lab);
@@ -174,7 +174,7 @@ fn a_host_port_is_the_same_after_restarts_and_deaths_of_both_programs() {
 }
 
 #[test]
-fn what_a_stranger_does_to_a_host_port_is_put_right() {
+fn foreign_host_port_changes_are_repaired() {
     let lab = start_with(ON_BLUE);
     let port = wait_for_one(&lab);
     let (pod, host) = (Pod::attach(&lab), &lab.card.host);
@@ -199,7 +199,7 @@ fn what_a_stranger_does_to_a_host_port_is_put_right() {
 }
 
 #[test]
-fn a_host_port_follows_the_agents_file_by_reload_and_by_restart() {
+fn host_port_follows_the_agents_file() {
     let mut lab = start_with("");
     let reload = |lab: &Lab, sections: &str| {
         configure(lab, sections);
@@ -255,7 +255,7 @@ fn wait_for_reason(lab: &Lab, reason: &str) {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_host_port_is_told_and_it_comes_when_that_is_gone() {
+fn host_port_obstacle_is_reported() {
     let settings = Settings { vfs: 1, pool: 1, cool_down: 0, ..settings_with("") };
     let lab = Lab::start(&settings);
     let reload = |sections: &str| {
@@ -282,7 +282,7 @@ fn what_is_in_the_way_of_a_host_port_is_told_and_it_comes_when_that_is_gone() {
 }
 
 #[test]
-fn a_host_port_comes_with_the_dpu_and_comes_back_after_resets_of_card_and_host() {
+fn host_port_survives_card_and_host_resets() {
     let mut lab = start_with(ON_BLUE);
     let port = wait_for_one(&lab);
     lab.agent.stop();

@@ -63,7 +63,7 @@ impl Pods {
 }
 
 #[test]
-fn pods_of_two_hosts_ping_each_other_and_each_host_has_its_own() {
+fn pods_of_two_hosts_ping_each_other() {
     let fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let attachments = fleet.operator(0).get("attachments");
@@ -111,7 +111,7 @@ fn one_container_id_on_two_hosts_is_two_attachments() {
 }
 
 #[test]
-fn a_host_neither_detaches_nor_checks_nor_collects_what_another_has() {
+fn host_cannot_touch_other_hosts_attachments() {
     let fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let before = ids_of(&fleet, "node-2");
@@ -133,7 +133,7 @@ fn a_host_neither_detaches_nor_checks_nor_collects_what_another_has() {
 }
 
 #[test]
-fn a_host_is_given_its_own_vfs_only_although_another_has_free_ones() {
+fn host_gets_only_its_own_vfs() {
     let fleet = two_hosts_with(Settings { cool_down: 0, ..Settings::with_vfs(2) });
     let (first, second) = (&fleet.agents[0], &fleet.agents[1]);
     let of_second = second.card.clean().keys().next().unwrap();
@@ -160,7 +160,7 @@ fn a_host_is_given_its_own_vfs_only_although_another_has_free_ones() {
 
 /// DEL is answered before the DPU has the pod's resources on the first host back.
 #[test]
-fn a_pod_that_moves_between_hosts_takes_its_addresses_along_at_once() {
+fn moved_pod_keeps_its_addresses() {
     let fleet = two_hosts_with(Settings { proxied: true, ..Settings::default() });
     fleet.agents[0].proxy().delay(Duration::from_millis(50));
     let pod = Netns::new("pod");
@@ -199,7 +199,7 @@ fn two_hosts_attach_and_detach_at_once() {
 }
 
 #[test]
-fn while_one_hosts_agent_is_dead_the_other_works_on() {
+fn dead_agent_does_not_affect_other_host() {
     let mut fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let before = ids_of(&fleet, "node-2");
@@ -221,7 +221,7 @@ fn while_one_hosts_agent_is_dead_the_other_works_on() {
 }
 
 #[test]
-fn a_host_that_reboots_gives_back_what_is_its_own() {
+fn rebooted_host_releases_only_its_attachments() {
     let mut fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let before = ids_of(&fleet, "node-1");
@@ -246,7 +246,7 @@ fn a_host_that_reboots_gives_back_what_is_its_own() {
 }
 
 #[test]
-fn a_host_that_loses_its_records_costs_no_pod_its_network() {
+fn lost_host_records_keep_pods_connected() {
     let mut fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let before = [ids_of(&fleet, "node-1"), ids_of(&fleet, "node-2")];
@@ -267,7 +267,7 @@ fn a_host_that_loses_its_records_costs_no_pod_its_network() {
 }
 
 #[test]
-fn a_reset_of_one_hosts_card_leaves_the_others_alone() {
+fn card_reset_does_not_affect_other_host() {
     let mut fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let index = |pod: &Netns| pod.json("ip", &["link", "show", "eth0"])[0]["ifindex"].clone();
@@ -282,7 +282,7 @@ fn a_reset_of_one_hosts_card_leaves_the_others_alone() {
 
 /// Restarted below both hosts, the service keeps the attachments of each.
 #[test]
-fn a_service_that_is_killed_keeps_what_both_hosts_have() {
+fn killed_service_keeps_both_hosts_attachments() {
     let mut fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let before = [ids_of(&fleet, "node-1"), ids_of(&fleet, "node-2")];
@@ -306,7 +306,7 @@ fn reload(fleet: &Fleet, text: &str) {
 }
 
 #[test]
-fn removed_host_is_cut_off_and_its_pods_are_not() {
+fn removed_host_keeps_running_pods() {
     let fleet = two_hosts();
     let pods = Pods::attach(&fleet);
     let ids = ids_of(&fleet, "node-2");

@@ -61,7 +61,7 @@ fn openssl(lab: &Lab, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn without_a_certificate_or_with_tls_1_2_nobody_gets_in() {
+fn certificate_and_tls_1_3_are_required() {
     let lab = Lab::start(&Settings::default());
     let none = openssl(&lab, &["-tls1_3", "-ign_eof"]);
     assert!(none.contains("certificate required"), "{none}");
@@ -71,7 +71,7 @@ fn without_a_certificate_or_with_tls_1_2_nobody_gets_in() {
 }
 
 #[test]
-fn an_expired_certificate_is_refused_on_both_sides() {
+fn expired_certificate_is_refused_on_both_sides() {
     let lab = Lab::start(&Settings::default());
     lab.pki.expire(Role::Operator, "admin");
     let (certificate, key) =
@@ -84,7 +84,7 @@ fn an_expired_certificate_is_refused_on_both_sides() {
 }
 
 #[test]
-fn a_certificate_of_another_ca_is_refused_on_both_sides() {
+fn foreign_ca_is_refused_on_both_sides() {
     let lab = Lab::start(&Settings::default());
     let other = Pki::make(lab.path().join("other-pki"));
     let (certificate, key) =
@@ -103,7 +103,7 @@ fn a_certificate_of_another_ca_is_refused_on_both_sides() {
 }
 
 #[test]
-fn a_missing_certificate_is_named() {
+fn missing_certificate_is_named() {
     let lab = Lab::start(&Settings::default());
     let guest = lab.dpuctl_as("viewer", "nobody");
     let complaint = guest.is_refused(&["get", "vfs"]);
@@ -111,14 +111,14 @@ fn a_missing_certificate_is_named() {
 }
 
 #[test]
-fn a_host_certificate_makes_no_operator_calls() {
+fn host_certificate_cannot_make_operator_calls() {
     let lab = Lab::start(&Settings::default());
     let complaint = lab.dpuctl_as("host", "node-1").is_refused(&["get", "vfs"]);
     assert!(complaint.contains("host/node-1"), "{complaint}");
 }
 
 #[test]
-fn a_viewer_looks_and_changes_nothing() {
+fn viewer_cannot_change_anything() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -134,7 +134,7 @@ fn a_viewer_looks_and_changes_nothing() {
 }
 
 #[test]
-fn a_host_can_not_touch_another_hosts_attachment() {
+fn host_cannot_touch_another_hosts_attachment() {
     let lab = Lab::start(&with_two_hosts());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -168,7 +168,7 @@ fn a_host_can_not_touch_another_hosts_attachment() {
 }
 
 #[test]
-fn a_call_outside_the_session_is_refused() {
+fn call_outside_session_is_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     as_host(&lab, "node-1", async |mut node_1| {
@@ -181,7 +181,7 @@ fn a_call_outside_the_session_is_refused() {
 
 /// The agent's clock was set wrong, or another client with its certificate lies.
 #[test]
-fn a_hello_from_the_future_does_not_lock_the_agent_out() {
+fn future_hello_does_not_lock_agent_out() {
     let lab = Lab::start(&Settings::default());
     let boot_id = fs::read_to_string(lab.path().join("boot-id")).unwrap();
     as_host(&lab, "node-1", async |mut node_1| {
@@ -206,7 +206,7 @@ fn a_hello_from_the_future_does_not_lock_the_agent_out() {
 
 /// The network may deliver a call late, and more than once.
 #[test]
-fn calls_that_are_replayed_change_nothing() {
+fn replayed_calls_change_nothing() {
     let lab = Lab::start(&Settings::with_vfs(1));
     let pod = Netns::new("pod");
     let id = || lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
@@ -245,7 +245,7 @@ fn calls_that_are_replayed_change_nothing() {
 }
 
 #[test]
-fn a_message_over_the_limit_is_refused_and_the_next_good_call_works() {
+fn oversized_message_is_refused_alone() {
     let lab = Lab::start(&Settings::default());
     as_host(&lab, "node-1", async |mut node_1| {
         let network = "x".repeat(4 * MESSAGE_LIMIT);
@@ -258,7 +258,7 @@ fn a_message_over_the_limit_is_refused_and_the_next_good_call_works() {
 }
 
 #[test]
-fn ten_thousand_idle_connections_keep_nobody_out() {
+fn idle_connections_do_not_block_clients() {
     const CONNECTIONS: usize = 10_000;
     let lab = Lab::start(&Settings::default());
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -278,7 +278,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn an_agent_without_a_certificate_says_so_and_goes_on_once_there_is_one() {
+fn agent_waits_for_its_certificate() {
     let mut lab = Lab::start(&Settings::default());
     lab.agent.stop();
     fs::remove_file(lab.pki.certificate("host", "node-1")).unwrap();

@@ -97,7 +97,7 @@ fn is_killed(command: &mut Command) {
 }
 
 #[test]
-fn who_is_killed_at_any_step_leaves_whole_files_and_finishes_when_called_again() {
+fn killed_installer_finishes_when_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::new(folder.path());
     for (step, left) in
@@ -124,7 +124,7 @@ fn who_is_killed_at_any_step_leaves_whole_files_and_finishes_when_called_again()
 
 /// Ever earlier kills: at some time one of them hits the middle of a file.
 #[test]
-fn who_is_killed_at_any_moment_leaves_whole_files() {
+fn killed_installer_leaves_complete_files() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::new(folder.path());
     succeeds(&mut host.install(1));
@@ -148,7 +148,7 @@ fn who_is_killed_at_any_moment_leaves_whole_files() {
 }
 
 #[test]
-fn no_caller_sees_that_the_plugin_is_replaced() {
+fn plugin_replacement_fails_no_call() {
     let lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
     let host = Host::new(lab.path());
     succeeds(&mut host.install(1));

@@ -72,7 +72,7 @@ fn interface_has_only_the_asked_families() {
 }
 
 #[test]
-fn interface_without_address_can_not_take_one() {
+fn interface_without_address_cannot_take_one() {
     let lab = Lab::start(&Settings::default());
     let (other, pod) = (Netns::new("other"), Netns::new("pod"));
     let reached = lab.add("blue", &other, "eth0").result();
@@ -111,7 +111,7 @@ fn each_further_interface_has_its_own_families() {
 }
 
 #[test]
-fn families_that_can_not_be_had_are_refused() {
+fn unavailable_families_are_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let refused = |network: &str, keys: &Value, code: u64, word: &str| {

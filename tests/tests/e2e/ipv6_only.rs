@@ -38,7 +38,7 @@ fn settings() -> Settings {
 }
 
 #[test]
-fn a_pod_of_a_network_of_ipv6_alone_gets_its_address_routes_and_resolver_and_nothing_of_ipv4() {
+fn ipv6_pod_is_configured_without_ipv4() {
     let lab = Lab::start(&settings());
     let pod = Netns::new("pod");
     let result = lab.add("blue", &pod, "eth0").result();
@@ -68,18 +68,18 @@ fn a_pod_of_a_network_of_ipv6_alone_gets_its_address_routes_and_resolver_and_not
 }
 
 #[test]
-fn two_pods_without_ipv4_outlive_restarts_and_a_reset_and_leave_nothing() {
-    life::two_pods_outlive_restarts_and_a_reset_and_leave_nothing(&settings());
+fn ipv6_pods_survive_restarts_and_reset() {
+    life::pods_survive_restarts_and_reset(&settings());
 }
 
 #[test]
-fn while_the_dpu_is_down_a_pod_without_ipv4_goes_and_its_release_is_delivered_later() {
-    outages::while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(&settings());
+fn ipv6_release_is_delivered_after_outage() {
+    outages::dpu_outage_fails_adds_and_defers_dels(&settings());
 }
 
 /// Runtimes such as Docker create namespaces with IPv6 disabled.
 #[test]
-fn a_namespace_in_which_ipv6_is_off_gets_its_address_all_the_same() {
+fn disabled_ipv6_is_enabled_for_its_address() {
     let lab = Lab::start(&settings());
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     for of in ["all", "default"] {
@@ -93,7 +93,7 @@ fn a_namespace_in_which_ipv6_is_off_gets_its_address_all_the_same() {
 }
 
 #[test]
-fn a_router_serves_pods_without_ipv4_by_their_gateway_and_their_routes() {
+fn router_serves_ipv6_pods() {
     let lab = Lab::start(&settings());
     let (pod, router) = (Netns::new("pod"), Netns::new("router"));
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -109,7 +109,7 @@ fn a_router_serves_pods_without_ipv4_by_their_gateway_and_their_routes() {
 
 /// Otherwise the neighbour keeps sending to the old MAC address until its entry expires.
 #[test]
-fn neighbours_are_told_the_new_mac_address_of_an_address() {
+fn neighbours_learn_new_mac_of_ipv6_address() {
     let lab = Lab::start(&settings());
     let Pair { a, b, .. } = &Pair::attach(&lab);
     let address = "fd00:10:1::77";

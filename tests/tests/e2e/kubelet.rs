@@ -24,7 +24,7 @@ fn vf_of(result: &Value) -> &Value {
 }
 
 #[test]
-fn a_second_del_without_netns_leaves_the_next_pod_with_the_same_vf_alone() {
+fn second_del_spares_next_pod_on_vf() {
     let lab = Lab::start(&Settings::with_vfs(1));
     let (old, new) = (Netns::new("old"), Netns::new("new"));
     let first = lab.add("blue", &old, "eth0").result();
@@ -43,7 +43,7 @@ fn a_second_del_without_netns_leaves_the_next_pod_with_the_same_vf_alone() {
 
 /// The sandbox is replaced, and the old one is deleted much later, when its namespace is gone.
 #[test]
-fn a_late_del_of_the_same_pods_old_sandbox_leaves_the_new_one_alone() {
+fn late_del_spares_new_sandbox() {
     let lab = Lab::start(&Settings::default());
     let (old, new, peer) = (Netns::new("old"), Netns::new("new"), Netns::new("peer"));
     let _ = lab.add("blue", &peer, "eth0").result();
@@ -68,7 +68,7 @@ fn a_late_del_of_the_same_pods_old_sandbox_leaves_the_new_one_alone() {
 
 /// A runtime kills the plugin after its timeout, and sends DEL while the agent continues.
 #[test]
-fn a_del_after_an_add_that_was_killed_at_any_moment_leaves_nothing() {
+fn del_after_killed_add_leaves_nothing() {
     let lab = Lab::start(&Settings { proxied: true, ..Settings::default() });
     for records in 0..8 {
         let pod = Netns::new("pod");
@@ -87,7 +87,7 @@ fn a_del_after_an_add_that_was_killed_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn a_del_before_the_answer_of_its_add_is_the_last_word() {
+fn del_overrides_unanswered_add() {
     let lab = Lab::start(&Settings::default());
     for _ in 0..3 {
         let pod = Netns::new("pod");
@@ -102,7 +102,7 @@ fn a_del_before_the_answer_of_its_add_is_the_last_word() {
 }
 
 #[test]
-fn adds_repeated_at_the_same_time_get_the_same_answer() {
+fn concurrent_repeated_adds_get_same_answer() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let answers: Vec<Value> = thread::scope(|scope| {
@@ -118,7 +118,7 @@ fn adds_repeated_at_the_same_time_get_the_same_answer() {
 
 /// An ADD of a container whose sandbox was created again at the same path: the first namespace is gone.
 #[test]
-fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_ended() {
+fn recreated_namespace_works_after_old_one_ended() {
     let lab = Lab::start(&Settings::default());
     let (old, new) = (Netns::new("pod"), Netns::new("pod"));
     let container = new.name();
@@ -137,7 +137,7 @@ fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_
 
 /// The runtime takes `eth0`'s addresses for the pod's, and would repeat an ADD without any forever.
 #[test]
-fn an_eth0_without_an_address_is_refused_to_a_pod_and_another_interface_is_not() {
+fn eth0_without_address_is_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let on_wire = lab.configuration("wire").to_string();

@@ -5,18 +5,18 @@ use std::fs;
 use e2e::{Lab, Settings, scenarios::labels};
 
 #[test]
-fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone() {
-    labels::rules_that_go_by_a_group_see_the_pods_of_its_network_alone(&Settings::default());
+fn link_group_covers_exactly_its_networks_pods() {
+    labels::link_group_covers_exactly_its_networks_pods(&Settings::default());
 }
 
 #[test]
-fn a_group_that_somebody_changes_is_put_back() {
-    labels::a_group_that_somebody_changes_is_put_back(&Settings::default());
+fn changed_link_group_is_restored() {
+    labels::changed_link_group_is_restored(&Settings::default());
 }
 
 /// The virtual card recognises its representors by their aliases.
 #[test]
-fn an_alias_that_the_card_needs_for_itself_is_refused_when_the_network_is_applied() {
+fn alias_needed_by_card_is_refused() {
     let lab = Lab::start(&Settings::default());
     let path = lab.path().join("red.yaml");
     let file = path.to_str().unwrap();
@@ -34,7 +34,7 @@ fn an_alias_that_the_card_needs_for_itself_is_refused_when_the_network_is_applie
 
 /// As a service leaves it that is killed while it unprograms a port.
 #[test]
-fn what_is_left_on_a_free_representor_is_taken_back() {
+fn leftovers_on_free_representor_are_removed() {
     let lab = Lab::start(&Settings::default());
     let _ = lab.card.dpu.ip(&["link", "set", "pf0vf1", "mtu", "1400"]);
     let _ = lab.card.dpu.ip(&["link", "set", "pf0vf2", "group", "9"]);

@@ -4,7 +4,7 @@ use std::{fs, process::Child, thread, time::Duration};
 
 use e2e::{
     Call, CardSettings, Lab, Netns, Settings, Timeouts,
-    scenarios::load::{as_many_pods_as_vfs_come_and_go, the_same_pod_is_attached_at_most_once},
+    scenarios::load::{concurrent_callers_attach_once, pods_for_all_vfs_come_and_go},
     wait_for,
 };
 use nix::sys::signal::Signal;
@@ -16,18 +16,18 @@ const LEAVING: usize = 32;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn two_hundred_pods_come_and_go_by_sixteen_callers_at_once() {
-    as_many_pods_as_vfs_come_and_go(&Settings::with_vfs(200));
+fn sixteen_callers_attach_two_hundred_pods() {
+    pods_for_all_vfs_come_and_go(&Settings::with_vfs(200));
 }
 
 #[test]
-fn the_same_pod_added_and_deleted_by_many_callers_is_attached_at_most_once() {
-    the_same_pod_is_attached_at_most_once(&Settings::default());
+fn concurrent_calls_attach_a_pod_once() {
+    concurrent_callers_attach_once(&Settings::default());
 }
 
 /// On a card without an eswitch, the test controls the carrier.
 #[test]
-fn no_pod_waits_for_the_carrier_of_another() {
+fn carrier_waits_are_independent() {
     let lab = Lab::start(&Settings {
         card: CardSettings { has_eswitch: false, ..CardSettings::default() },
         timeouts: Timeouts { carrier_ms: 5000, ..Timeouts::default() },
@@ -55,7 +55,7 @@ fn no_pod_waits_for_the_carrier_of_another() {
 /// In order of arrival the ADD's move would be last. It begins beside the two DELs in progress, and two at a time
 /// continue beside it.
 #[test]
-fn an_add_overtakes_the_dels_that_wait() {
+fn add_overtakes_waiting_dels() {
     let lab = Lab::start(&Settings::with_vfs(1 + u32::try_from(LEAVING).unwrap()));
     let (waiting, overtaken) =
         wait_for("most DELs to wait", LIMIT, || overtaken_by_an_add(&lab, &Netns::new("coming")));

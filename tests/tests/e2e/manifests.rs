@@ -58,7 +58,7 @@ fn containers(pod: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn a_kustomization_names_the_files_of_its_folder_and_no_others() {
+fn kustomization_lists_its_folder() {
     for name in BASES {
         let folder = base(name);
         let kustomization = the_one(&folder.join("kustomization.yaml"));
@@ -82,7 +82,7 @@ fn a_kustomization_names_the_files_of_its_folder_and_no_others() {
 }
 
 #[test]
-fn the_namespace_of_all_is_one_that_admits_what_agent_and_service_may() {
+fn namespace_admits_agent_and_service() {
     let namespace = the_one(&base("namespace.yaml"));
     for mode in ["enforce", "warn", "audit"] {
         let label = format!("pod-security.kubernetes.io/{mode}");
@@ -96,7 +96,7 @@ fn the_namespace_of_all_is_one_that_admits_what_agent_and_service_may() {
 
 /// A copy for another DPU only replaces the name.
 #[test]
-fn dpu_is_named_alike_wherever_it_is() {
+fn dpu_name_is_consistent_in_manifests() {
     let kustomization = the_one(&base("dpu").join("kustomization.yaml"));
     assert_eq!(kustomization["nameSuffix"], "-dpu-1");
     assert_eq!(pod("dpu")["nodeSelector"]["kubernetes.io/hostname"], "dpu-1");
@@ -142,7 +142,7 @@ fn containers_fall_back_to_their_logs() {
 }
 
 #[test]
-fn images_are_those_that_packages_have_of_this_version() {
+fn manifests_name_this_versions_images() {
     for name in ["host", "dpu"] {
         let kustomization = the_one(&base(name).join("kustomization.yaml"));
         let images = list(&kustomization, "images");
@@ -158,7 +158,7 @@ fn images_are_those_that_packages_have_of_this_version() {
 }
 
 #[test]
-fn what_a_container_mounts_is_a_volume_of_its_pod_and_each_volume_is_mounted() {
+fn mounts_and_volumes_match() {
     for name in ["host", "dpu"] {
         let pod = pod(name);
         let names = |values: Vec<&Value>| -> BTreeSet<String> {
@@ -184,7 +184,7 @@ fn is_known(program_name: &str, arguments: &[String]) {
 }
 
 #[test]
-fn programs_know_the_arguments_that_they_are_given() {
+fn manifest_arguments_are_known() {
     let patch = the_one(&base("host").join("uninstall.yaml"));
     let patched = &patch["spec"]["template"]["spec"];
     for (name, pod) in [
@@ -199,7 +199,7 @@ fn programs_know_the_arguments_that_they_are_given() {
 }
 
 #[test]
-fn what_is_uninstalled_is_what_was_installed() {
+fn uninstall_matches_install() {
     let places = |pod: &Value| -> BTreeSet<String> {
         let arguments = texts(&pod["initContainers"][0], "args").into_iter();
         let is_place = |it: &String| it.starts_with("--plugin-folder") || it.starts_with("--confl");
@@ -221,7 +221,7 @@ fn is_mounted(container: &Value, path: &str) -> bool {
 }
 
 #[test]
-fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_server() {
+fn manifest_pods_have_files_but_no_credentials() {
     for (name, file, tls, paths) in [
         (
             "host",
@@ -262,14 +262,14 @@ fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_serve
 
 /// For a while two agents run: without standby the second would fail.
 #[test]
-fn the_next_agent_stands_by_for_the_one_that_runs() {
+fn next_agent_stands_by() {
     let update = daemon_set("host")["spec"]["updateStrategy"]["rollingUpdate"].clone();
     assert_eq!(update, serde_json::json!({"maxSurge": 1, "maxUnavailable": 0}));
     assert!(texts(&pod("host")["containers"][0], "args").contains(&"--standby".to_owned()));
 }
 
 #[test]
-fn namespaces_of_pods_that_start_later_are_seen_by_the_agent() {
+fn agent_sees_namespaces_of_later_pods() {
     let pod = pod("host");
     let mounts = list(&pod["containers"][0], "volumeMounts");
     let of_netns: Vec<_> = mounts.iter().filter(|mount| mount["name"] == "netns").collect();
@@ -278,7 +278,7 @@ fn namespaces_of_pods_that_start_later_are_seen_by_the_agent() {
 }
 
 #[test]
-fn configurations_are_good_but_for_the_certificates_that_are_not_here() {
+fn manifest_configurations_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     let pki = Pki::make(folder.path().join("pki"));
     for (name, file, role, owner) in [
@@ -299,7 +299,7 @@ fn configurations_are_good_but_for_the_certificates_that_are_not_here() {
 }
 
 #[test]
-fn the_cni_configuration_is_the_shipped_one_that_waits_longer_for_the_agent() {
+fn manifest_conflist_waits_longer_for_agent() {
     let read = |path: PathBuf| -> Value {
         serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
     };
@@ -336,7 +336,7 @@ fn shipped_configurations_have_host_ports_refused() {
 }
 
 #[test]
-fn node_name_is_put_into_the_agents_file() {
+fn node_name_is_expanded_in_agent_file() {
     let folder = tempfile::tempdir().unwrap();
     let pki = Pki::make(folder.path().join("pki"));
     pki.issue("host", "node-7");
@@ -372,7 +372,7 @@ fn networks_of_multus_are_configurations_of_the_plugin() {
 }
 
 #[test]
-fn certificates_name_who_their_owner_is_and_are_the_secrets_that_pods_mount() {
+fn manifest_certificates_match_mounted_secrets() {
     let certificates = documents(&base("cert-manager/certificates.yaml"));
     let mut secrets = BTreeSet::new();
     for certificate in &certificates {

@@ -247,8 +247,8 @@ fn certificates_wear_out_and_are_renewed(it: &Watched) {
     };
     let before = [Service, Agent].map(|program| ends(program, "own"));
     assert!(!is_due(Service) && !is_due(Agent));
-    it.lab.pki.wear_out(Role::Dpu, "dpu-1");
-    it.lab.pki.wear_out(Role::Host, "node-1");
+    it.lab.pki.issue_expiring_soon(Role::Dpu, "dpu-1");
+    it.lab.pki.issue_expiring_soon(Role::Host, "node-1");
     wait_for("both to be due", LIMIT, || (is_due(Service) && is_due(Agent)).then_some(()));
     it.is_false("CertificatesValid", "dpu");
     it.lab.pki.issue("dpu", "dpu-1");
@@ -317,7 +317,7 @@ fn an_attachment_is_given_back(it: &Watched) {
 }
 
 #[test]
-fn every_metric_is_documented_and_moves() {
+fn every_metric_is_documented_and_changes() {
     let mut it = Watched { lab: Lab::start(&settings()), seen: RefCell::default() };
     let pod = Netns::new("pod");
     pods_come_and_go(&it, &pod);
@@ -345,7 +345,7 @@ fn every_metric_is_documented_and_moves() {
 
 /// Clients that wait for the metrics do not slow pods.
 #[test]
-fn a_crowd_in_front_of_the_metrics_keeps_nobody_out() {
+fn crowded_metrics_do_not_block_pods() {
     let lab = Lab::start(&settings());
     let connect = |netns: &Netns| {
         let one = || {
@@ -370,7 +370,7 @@ fn a_crowd_in_front_of_the_metrics_keeps_nobody_out() {
 
 /// Metrics that cannot be served do not delay pods, and are served once they can be.
 #[test]
-fn an_address_that_is_taken_is_told_with_a_way_out_and_served_once_it_is_free() {
+fn taken_metrics_address_is_reported_and_retried() {
     let mut lab = Lab::start(&Settings::default());
     lab.service.stop();
     lab.agent.stop();
@@ -396,7 +396,7 @@ fn an_address_that_is_taken_is_told_with_a_way_out_and_served_once_it_is_free() 
 }
 
 #[test]
-fn calls_of_every_verb_are_counted_and_none_beside_them() {
+fn calls_of_every_verb_are_counted() {
     let it = Watched { lab: Lab::start(&settings()), seen: RefCell::default() };
     let pod = Netns::new("pod");
     let result = it.lab.add("blue", &pod, "eth0").result();

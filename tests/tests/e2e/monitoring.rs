@@ -69,7 +69,7 @@ fn questions(dashboard: &Value) -> impl Iterator<Item = (&str, String, &str)> {
 }
 
 #[test]
-fn the_alerts_are_good_and_each_fires_in_a_test() {
+fn alerts_are_valid_and_fire() {
     for (command, name) in [("check", RULES), ("test", TESTS)] {
         let output =
             run(Command::new(debians("promtool")).args([command, "rules"]).arg(path(name)));
@@ -83,7 +83,7 @@ fn the_alerts_are_good_and_each_fires_in_a_test() {
 }
 
 #[test]
-fn each_panel_has_its_place_and_asks_the_source_that_is_chosen() {
+fn panels_have_places_and_chosen_source() {
     let dashboard = dashboard();
     let variables = list(&dashboard["templating"], "list").map(|it| text(it, "name"));
     assert_eq!(variables.collect::<Vec<_>>(), ["datasource", "instance"]);
@@ -252,7 +252,7 @@ fn lab() -> Lab {
 }
 
 #[test]
-fn a_prometheus_finds_all_that_alerts_and_dashboard_ask_for() {
+fn alert_and_dashboard_metrics_exist() {
     let lab = lab();
     let pod = Netns::new("pod");
     let call = Call::new("ADD", &lab.configuration("blue"));

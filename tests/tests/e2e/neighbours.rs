@@ -77,7 +77,7 @@ fn forget_neighbours(lab: &Lab, pod: &Netns) {
 }
 
 #[test]
-fn unused_addresses_take_no_way_from_others() {
+fn scanning_blocks_no_other_pod() {
     let (lab, _outside) = lab();
     let (scanning, _) = pod(&lab, "blue");
     let (running, _) = pod(&lab, "nated");
@@ -150,7 +150,7 @@ fn asks_from_many_v6() {
 }
 
 #[test]
-fn many_sources_fill_no_table_of_neighbours() {
+fn many_sources_do_not_fill_neighbour_table() {
     let mut settings = settings();
     settings.networks.push_str(OPEN);
     let (lab, _outside) = lab_of(&settings);

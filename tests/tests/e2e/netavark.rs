@@ -77,7 +77,7 @@ pub(crate) fn inside(pod: &Netns) -> Value {
 }
 
 #[test]
-fn netavark_has_containers_with_an_interface_that_they_give_back() {
+fn netavark_attaches_and_detaches_containers() {
     let lab = Lab::start(&Settings::default());
     let version = stdout(&execute(&lab, &["info"], &Value::Null));
     assert_eq!(version["api_version"], "1.0.0");
@@ -109,17 +109,17 @@ fn netavark_has_containers_with_an_interface_that_they_give_back() {
 }
 
 #[test]
-fn what_a_container_of_podman_asks_for_it_has_or_is_told_by_name() {
+fn podman_options_are_honoured_or_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
-    let mut wishes = container(&lab, &pod);
-    wishes["network_options"]["static_ips"] = json!(["10.2.0.99"]);
-    wishes["network_options"]["static_mac"] = json!("02:00:00:00:00:99");
-    let _ = answer(&lab, "setup", &pod, &wishes);
+    let mut options = container(&lab, &pod);
+    options["network_options"]["static_ips"] = json!(["10.2.0.99"]);
+    options["network_options"]["static_mac"] = json!("02:00:00:00:00:99");
+    let _ = answer(&lab, "setup", &pod, &options);
     let has = inside(&pod);
     assert_eq!(has[0], "02:00:00:00:00:99");
     assert!(has[1].to_string().contains("10.2.0.99/"), "{has}");
-    let _ = answer(&lab, "teardown", &pod, &wishes);
+    let _ = answer(&lab, "teardown", &pod, &options);
 
     let mut unknown = container(&lab, &pod);
     unknown["network"]["options"]["vlan"] = json!("7");
@@ -134,7 +134,7 @@ fn what_a_container_of_podman_asks_for_it_has_or_is_told_by_name() {
 }
 
 #[test]
-fn a_container_that_podman_removes_while_the_agent_is_away_is_given_back_once_it_is_there() {
+fn podman_removal_without_agent_is_released_later() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let document = container(&lab, &pod);

@@ -21,7 +21,7 @@ const RED: &str =
     r#"{ "name": "red", "subnets": [{ "cidr": "10.8.0.0/24", "gateway": "10.8.0.1" }] }"#;
 
 #[test]
-fn a_network_is_applied_used_changed_and_deleted() {
+fn network_is_applied_changed_and_deleted() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     assert!(apply(&lab, "red.json", RED).contains("created"));
@@ -141,7 +141,7 @@ fn conflicting_change_is_refused_and_shown() {
 
 /// Each update starts from the network as the previous one left it.
 #[test]
-fn subnets_that_many_operators_add_at_once_are_all_there() {
+fn concurrent_subnet_additions_are_all_kept() {
     let lab = Lab::start(&Settings::default());
     let _ = apply(&lab, "red.json", RED);
     let cidrs: Vec<_> = (0..8).map(|number| format!("10.8{number}.0.0/16")).collect();
@@ -167,7 +167,7 @@ fn subnets_that_many_operators_add_at_once_are_all_there() {
 }
 
 #[test]
-fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_live_on() {
+fn used_network_is_deleted_only_by_force() {
     let lab = Lab::start(&Settings::default());
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let _ = apply(&lab, "red.json", RED);
@@ -185,14 +185,14 @@ fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_live_on() {
 }
 
 #[test]
-fn a_network_of_the_configuration_file_is_not_changed_by_the_api() {
+fn file_network_cannot_be_changed_by_api() {
     let lab = Lab::start(&Settings::default());
     let complaint = lab.operator().is_refused(&["delete", "network", "green"]);
     assert!(complaint.contains("NETWORK_FIXED"), "{complaint}");
 }
 
 #[test]
-fn an_attachment_released_by_an_operator_leaves_its_pod() {
+fn released_attachment_leaves_its_pod() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -207,7 +207,7 @@ fn an_attachment_released_by_an_operator_leaves_its_pod() {
 }
 
 #[test]
-fn tables_name_what_is_there() {
+fn dpuctl_tables_list_objects() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let result = lab.add("blue", &pod, "eth0").result();
@@ -239,7 +239,7 @@ fn software_card_is_named_as_software() {
 }
 
 #[test]
-fn deleted_network_waits_for_what_is_released() {
+fn deleted_network_waits_for_releases() {
     let lab = Lab::start(&Settings::default());
     let pods = ["a", "b", "c"].map(Netns::new);
     let _ = apply(&lab, "red.json", RED);
@@ -310,7 +310,7 @@ fn phases_told_by_metrics(lab: &Lab) -> Option<Phases> {
 }
 
 #[test]
-fn top_tells_where_the_time_of_attaching_goes_as_the_metrics_do() {
+fn top_shows_phases_like_metrics() {
     let lab = Lab::start(&Settings { has_metrics: true, ..Settings::default() });
     let pod = Netns::new("pod");
     let comes_and_goes = || {
@@ -352,7 +352,7 @@ fn top_tells_where_the_time_of_attaching_goes_as_the_metrics_do() {
 
 /// Data from journal and card is shown, and a VF that is released meanwhile becomes free later.
 #[test]
-fn while_open_vswitch_is_away_operators_see_the_rest_and_no_vf_is_lost() {
+fn ovs_outage_hides_nothing_else() {
     let kind_of_fabric = FabricKind::OpenVswitch;
     let mut lab = Lab::start(&Settings { kind_of_fabric, ..Settings::with_vfs(2) });
     let (a, b) = (Netns::new("a"), Netns::new("b"));

@@ -23,34 +23,32 @@ const NEXT_BOOT: &str = "7d0c4ae0-0000-4000-8000-000000000002\n";
 const HALF_A_PAGE: u64 = 2048;
 
 #[test]
-fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later() {
-    outages::while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(&Settings::default());
+fn dpu_outage_fails_adds_and_defers_dels() {
+    outages::dpu_outage_fails_adds_and_defers_dels(&Settings::default());
 }
 
 #[test]
-fn a_service_killed_and_started_again_keeps_attachments_and_running_pods() {
-    outages::a_service_killed_and_started_again_keeps_attachments_and_running_pods(
-        &Settings::default(),
-    );
+fn killed_service_keeps_attachments_and_traffic() {
+    outages::killed_service_keeps_attachments_and_traffic(&Settings::default());
 }
 
 #[test]
-fn an_agent_killed_and_started_again_keeps_attachments() {
-    outages::an_agent_killed_and_started_again_keeps_attachments(&Settings::default());
+fn killed_agent_keeps_attachments() {
+    outages::killed_agent_keeps_attachments(&Settings::default());
 }
 
 #[test]
-fn a_pod_whose_netns_died_before_del_gives_everything_back() {
-    outages::a_pod_whose_netns_died_before_del_gives_everything_back(&Settings::default());
+fn dead_netns_releases_everything() {
+    outages::dead_netns_releases_everything(&Settings::default());
 }
 
 #[test]
-fn after_a_card_reset_pods_get_their_vf_back() {
-    outages::after_a_card_reset_pods_get_their_vf_back(&Settings::default());
+fn pods_get_vfs_back_after_card_reset() {
+    outages::pods_get_vfs_back_after_card_reset(&Settings::default());
 }
 
 #[test]
-fn while_the_agent_is_down_calls_say_so() {
+fn calls_report_missing_agent() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -66,7 +64,7 @@ fn while_the_agent_is_down_calls_say_so() {
 }
 
 #[test]
-fn a_release_spooled_survives_the_agents_death_too() {
+fn deferred_release_survives_agent_death() {
     let mut lab = Lab::start(&Settings::default());
     let pair = Pair::attach(&lab);
     lab.service.crash();
@@ -80,7 +78,7 @@ fn a_release_spooled_survives_the_agents_death_too() {
 }
 
 #[test]
-fn a_service_stopped_ends_well_and_pings_go_on() {
+fn stopped_service_keeps_pings() {
     let mut lab = Lab::start(&Settings::default());
     let pair = Pair::attach(&lab);
     let status = lab.service.stop();
@@ -132,7 +130,7 @@ fn pods_are_programmed_before_certificates_are_valid() {
 }
 
 #[test]
-fn after_a_host_reboot_the_earlier_boots_attachments_are_released() {
+fn host_reboot_releases_earlier_attachments() {
     let mut lab = Lab::start(&Settings::default());
     let pair = Pair::attach(&lab);
     lab.agent.crash();
@@ -148,7 +146,7 @@ fn after_a_host_reboot_the_earlier_boots_attachments_are_released() {
 /// The agent's records are not synced: after a power loss their file may have any content. The card has created its VFs
 /// again.
 #[test]
-fn after_a_power_cut_that_tore_the_agents_records_the_earlier_boots_attachments_are_released() {
+fn torn_records_after_power_cut_are_released() {
     let mut lab = Lab::start(&Settings::default());
     let pair = Pair::attach(&lab);
     lab.agent.crash();
@@ -170,7 +168,7 @@ fn after_a_power_cut_that_tore_the_agents_records_the_earlier_boots_attachments_
 }
 
 #[test]
-fn a_running_pod_keeps_its_network_while_the_agent_reloads_on_sighup() {
+fn agent_reload_keeps_pods_connected() {
     let lab = Lab::start(&Settings::default());
     let pair = Pair::attach(&lab);
     lab.agent.signal(Signal::SIGHUP);
@@ -182,7 +180,7 @@ fn a_running_pod_keeps_its_network_while_the_agent_reloads_on_sighup() {
 
 /// A tenant that may change its own network: its link is down, and it has another default route.
 #[test]
-fn a_pod_that_is_in_its_own_way_keeps_its_vf_and_costs_the_agent_little() {
+fn self_blocking_pod_keeps_its_vf() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -208,7 +206,7 @@ fn a_pod_that_is_in_its_own_way_keeps_its_vf_and_costs_the_agent_little() {
 }
 
 #[test]
-fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
+fn silent_dpu_is_reported_soon() {
     let grace = 6;
     let timeouts = Timeouts { grace, ..Timeouts::default() };
     let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
@@ -233,7 +231,7 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
 
 /// Whatever the agent has open in a namespace keeps it alive, with the VFs in it.
 #[test]
-fn an_add_that_waits_for_the_dpu_keeps_no_namespace_alive() {
+fn waiting_add_keeps_no_namespace_alive() {
     // It must wait as long as the test takes.
     let service = "[limits]\nheartbeat_ms = 60000".into();
     let lab = Lab::start(&Settings { service, ..Settings::default() });
@@ -261,7 +259,7 @@ fn an_add_that_waits_for_the_dpu_keeps_no_namespace_alive() {
 }
 
 #[test]
-fn pods_outlive_the_agents_records_and_a_del_brings_their_vf_home() {
+fn del_without_records_returns_the_vf() {
     let mut lab = Lab::start(&Settings::with_vfs(2));
     let pair = Pair::attach(&lab);
     lab.agent.crash();

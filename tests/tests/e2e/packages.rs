@@ -33,7 +33,7 @@ fn contents(deb: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn each_package_holds_its_program_its_configuration_and_its_manual() {
+fn packages_contain_program_configuration_and_manual() {
     let made = Made::of_stand_ins();
     for (name, files) in [
         (
@@ -98,7 +98,7 @@ fn each_package_holds_its_program_its_configuration_and_its_manual() {
 }
 
 #[test]
-fn debian_has_nothing_against_the_packages() {
+fn lintian_accepts_the_packages() {
     for made in [Made::of_programs(), Made::of_stand_ins()] {
         let mut lintian = Command::new("lintian");
         lintian.args(["--allow-root", "--fail-on", "error,warning"]).args(made.debs());
@@ -108,7 +108,7 @@ fn debian_has_nothing_against_the_packages() {
 }
 
 #[test]
-fn every_file_that_was_made_is_in_the_list_of_sums() {
+fn checksums_cover_every_file() {
     let made = Made::of_stand_ins();
     says(
         Command::new("sha256sum")
@@ -123,7 +123,7 @@ fn every_file_that_was_made_is_in_the_list_of_sums() {
 }
 
 #[test]
-fn the_same_commit_and_programs_make_the_same_bytes() {
+fn packages_are_reproducible() {
     let made = Made::of_stand_ins();
     let folder = tempfile::tempdir().unwrap();
     let mut command = package(folder.path(), &stand_in_folders());
@@ -136,7 +136,7 @@ fn the_same_commit_and_programs_make_the_same_bytes() {
 }
 
 #[test]
-fn a_bill_lists_the_crates_of_a_program_and_none_that_only_tests_or_the_build_need() {
+fn bill_of_materials_lists_program_crates() {
     let made = Made::of_stand_ins();
     let bill: Value = serde_json::from_str(
         &fs::read_to_string(made.file("dpu-offload-dpu_", "_arm64.cdx.json")).unwrap(),
@@ -167,7 +167,7 @@ fn a_bill_lists_the_crates_of_a_program_and_none_that_only_tests_or_the_build_ne
 }
 
 #[test]
-fn programs_that_cannot_be_packed_are_refused_by_name_and_nothing_is_made() {
+fn unpackable_programs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (to, from) = (folder.path().join("to"), folder.path().join("from"));
     fs::create_dir(&from).unwrap();
@@ -183,7 +183,7 @@ fn programs_that_cannot_be_packed_are_refused_by_name_and_nothing_is_made() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused_before_anything_is_made() {
+fn contradictory_package_options_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (to, [amd64, _]) = (folder.path().join("to"), stand_in_folders());
     let twice = [amd64.clone(), amd64.clone()];

@@ -71,7 +71,7 @@ fn pods(count: usize) -> Vec<Netns> {
 }
 
 #[test]
-fn a_pool_that_spreads_takes_the_pf_with_the_most_free_vfs() {
+fn spread_pool_uses_emptiest_pf() {
     let lab = Lab::start(&two_pfs());
     let pods = pods(2 * VFS);
     for (number, pair) in (1..).zip(pods.chunks(2)) {
@@ -103,7 +103,7 @@ fn has_vf_of(pod: &Netns, pf: usize) -> bool {
 }
 
 #[test]
-fn a_pool_that_packs_leaves_a_pf_idle_for_as_long_as_another_has_room() {
+fn pack_pool_fills_one_pf_first() {
     let lab = Lab::start(&two_pfs());
     let pods = pods(VFS + 1);
     let first = pf_of(&lab, "pack", &pods[0]);
@@ -124,7 +124,7 @@ fn a_pool_that_packs_leaves_a_pf_idle_for_as_long_as_another_has_room() {
 }
 
 #[test]
-fn a_pool_of_one_pf_leaves_the_other_alone_though_it_is_exhausted() {
+fn exhausted_pool_spares_other_pf() {
     let lab = Lab::start(&two_pfs());
     let pods = pods(VFS + 1);
     for pod in &pods[..VFS] {
@@ -138,7 +138,7 @@ fn a_pool_of_one_pf_leaves_the_other_alone_though_it_is_exhausted() {
 
 /// Both PFs have a pod, so VFs with the same number must not be confused.
 #[test]
-fn pods_of_both_pfs_have_their_vf_again_after_a_reset() {
+fn both_pfs_pods_get_vfs_back() {
     let mut lab = Lab::start(&two_pfs());
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let pfs = [&a, &b].map(|pod| pf_of(&lab, "spread", pod));
@@ -161,12 +161,12 @@ fn pods_of_both_pfs_have_their_vf_again_after_a_reset() {
 }
 
 #[test]
-fn two_pods_on_the_host_of_a_bluefield_outlive_restarts_and_a_reset_and_leave_nothing() {
-    life::two_pods_outlive_restarts_and_a_reset_and_leave_nothing(&bluefield());
+fn bluefield_pods_survive_restarts_and_reset() {
+    life::pods_survive_restarts_and_reset(&bluefield());
 }
 
 #[test]
-fn operators_see_the_controller_in_the_names_of_pfs_vfs_and_representors() {
+fn names_show_the_controller() {
     let lab = Lab::start(&bluefield());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
-fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
-    pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&Settings::default());
+fn two_pods_ping_in_both_families() {
+    pods::two_pods_ping_in_both_families(&Settings::default());
 }
 
 /// No call waits for TCP and TLS handshakes.
 #[test]
-fn calls_use_the_connection_that_is_open() {
+fn calls_use_the_open_connection() {
     let lab = Lab::start(&Settings::default());
     let accepted = || {
         let counter = run(lab.card.dpu.command("nstat").args(["-jasz", "TcpPassiveOpens"]));
@@ -37,22 +37,22 @@ fn calls_use_the_connection_that_is_open() {
 }
 
 #[test]
-fn a_pod_has_several_interfaces_of_several_networks() {
-    pods::a_pod_has_several_interfaces_of_several_networks(&Settings::default());
+fn pod_has_interfaces_in_several_networks() {
+    pods::pod_has_interfaces_in_several_networks(&Settings::default());
 }
 
 #[test]
-fn pods_reach_each_other_by_a_router_on_their_link() {
-    first_hop::pods_reach_each_other_by_a_router_on_their_link(&Settings::default());
+fn pods_communicate_by_link_router() {
+    first_hop::pods_communicate_by_link_router(&Settings::default());
 }
 
 #[test]
-fn an_interface_of_layer_2_only_has_no_address_and_carries_frames() {
-    pods::an_interface_of_layer_2_only_has_no_address_and_carries_frames(&Settings::default());
+fn layer_2_interface_carries_frames_without_address() {
+    pods::layer_2_interface_carries_frames_without_address(&Settings::default());
 }
 
 #[test]
-fn an_added_interface_is_what_the_network_says() {
+fn added_interface_matches_its_network() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let result = lab.add("green", &pod, "net1").result();
@@ -81,7 +81,7 @@ fn an_added_interface_is_what_the_network_says() {
 
 /// Both interfaces bring the network's routes, of which the kernel accepts no second one with the same metric.
 #[test]
-fn two_interfaces_of_one_network_are_in_one_pod() {
+fn pod_has_two_interfaces_in_one_network() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     for interface in ["net1", "net2"] {
@@ -110,7 +110,7 @@ fn adding_again_gives_the_same_result() {
 }
 
 #[test]
-fn deleting_again_succeeds_as_does_deleting_what_never_was() {
+fn repeated_and_unknown_dels_succeed() {
     let lab = Lab::start(&Settings::default());
     let (pod, stranger) = (Netns::new("pod"), Netns::new("stranger"));
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -122,7 +122,7 @@ fn deleting_again_succeeds_as_does_deleting_what_never_was() {
 }
 
 #[test]
-fn a_late_del_without_netns_gives_everything_back() {
+fn late_del_without_netns_releases_everything() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -132,7 +132,7 @@ fn a_late_del_without_netns_gives_everything_back() {
 }
 
 #[test]
-fn check_passes_on_what_was_added_and_names_what_was_changed() {
+fn check_names_each_change() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let result = lab.add("blue", &pod, "eth0").result();
@@ -153,7 +153,7 @@ fn check_passes_on_what_was_added_and_names_what_was_changed() {
 }
 
 #[test]
-fn gc_keeps_what_is_listed_and_without_a_list_keeps_all() {
+fn gc_keeps_listed_attachments() {
     let lab = Lab::start(&Settings::default());
     let (kept, stale, green) = (Netns::new("kept"), Netns::new("stale"), Netns::new("green"));
     let _ = lab.add("blue", &kept, "eth0").result();
@@ -181,7 +181,7 @@ fn gc_keeps_what_is_listed_and_without_a_list_keeps_all() {
 }
 
 #[test]
-fn vfs_that_the_host_uses_itself_are_left_to_it() {
+fn host_keeps_vfs_that_it_uses() {
     let lab = Lab::start(&Settings::with_vfs(2));
     let host = &lab.card.host;
     host.ip(&["addr", "add", "192.0.2.1/24", "dev", "p0v0"]);

@@ -76,7 +76,7 @@ fn assert_seen_as(client: &Netns, server: &Netns, expected: [&str; 2]) {
 }
 
 #[test]
-fn mapped_ports_lead_to_the_pod_from_outside_from_pods_and_from_itself_until_it_goes() {
+fn mapped_ports_lead_to_pod_from_everywhere() {
     let (lab, outside) = lab();
     let both = json!([mapping(8080, "TCP"), mapping(8080, "udp")]);
     let server = mapped_pod(&lab, "blue", &both);
@@ -98,7 +98,7 @@ fn mapped_ports_lead_to_the_pod_from_outside_from_pods_and_from_itself_until_it_
 }
 
 #[test]
-fn a_mapped_port_is_reached_from_the_host_by_its_host_port() {
+fn host_reaches_mapped_port() {
     let others = "reconcile_s = 1\n[[host_port]]\nnetwork = \"blue\"\n".to_owned();
     let timeouts = Timeouts { others, ..Timeouts::default() };
     let (lab, _outside) = lab_of(&Settings { timeouts, ..settings() });
@@ -117,7 +117,7 @@ fn a_mapped_port_is_reached_from_the_host_by_its_host_port() {
 }
 
 #[test]
-fn a_mapped_port_of_one_address_is_none_of_another() {
+fn mapped_port_is_bound_to_its_address() {
     let (lab, outside) = lab();
     let one = json!([{
         "hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": DPU_OUTSIDE[0],
@@ -174,7 +174,7 @@ fn changed_bridge_leaves_mapped_ports_behind() {
 }
 
 #[test]
-fn sctp_is_mapped_as_the_others_are() {
+fn sctp_ports_are_mapped() {
     let (lab, _outside) = lab();
     let _server = mapped_pod(&lab, "blue", &json!([mapping(9000, "SCTP")]));
     let shown = nft(&lab.card.dpu, &["list", "map", "inet", "dpu-offload", "ports-v4"]);
@@ -184,7 +184,7 @@ fn sctp_is_mapped_as_the_others_are() {
 }
 
 #[test]
-fn a_mapped_port_that_cant_be_had_is_refused_by_name() {
+fn unavailable_mapped_port_is_refused() {
     let (lab, _outside) = lab();
     let holder = mapped_pod(&lab, "blue", &json!([mapping(8080, "tcp")]));
     let other = Netns::new("other");
@@ -209,7 +209,7 @@ fn a_mapped_port_that_cant_be_had_is_refused_by_name() {
 }
 
 #[test]
-fn mapped_ports_outlive_the_service_and_strangers() {
+fn mapped_ports_survive_restarts_and_foreign_changes() {
     let (mut lab, outside) = lab();
     let server = mapped_pod(&lab, "blue", &json!([mapping(8080, "tcp")]));
     let target = at(DPU_OUTSIDE[0], 8080);
@@ -264,7 +264,7 @@ fn change_rules(lab: &Lab) {
 }
 
 #[test]
-fn mapped_ports_that_come_and_go_at_once_lead_where_they_should_while_strangers_change_rules() {
+fn concurrent_mapped_ports_survive_foreign_changes() {
     let (lab, _outside) = lab_of(&Settings { vfs: 12, pool: 12, ..settings() });
     let (lab, is_over) = (&lab, AtomicBool::new(false));
     let come_and_go = |port| move || (port, come_and_go(lab, port));
@@ -302,7 +302,7 @@ fn wait_until_asked(client: &UdpSocket, server: &Netns) {
 }
 
 #[test]
-fn a_flow_that_never_pauses_follows_a_mapped_port_to_its_next_owner() {
+fn continuous_flow_follows_mapped_port() {
     let (lab, outside) = lab();
     let mapped = json!([mapping(8080, "udp")]);
     let clients = DPU_OUTSIDE.map(|own| {
@@ -323,7 +323,7 @@ fn a_flow_that_never_pauses_follows_a_mapped_port_to_its_next_owner() {
 }
 
 #[test]
-fn an_attachment_has_256_mapped_ports_at_most_and_a_dpu_4096_which_all_lead_to_pods() {
+fn mapped_port_limits_hold() {
     let settings = Settings { vfs: 17, pool: 17, ..settings() };
     let (lab, outside) = lab_of(&settings);
     let ports = |first: u16, count: u16| -> Value {
@@ -347,7 +347,7 @@ fn an_attachment_has_256_mapped_ports_at_most_and_a_dpu_4096_which_all_lead_to_p
 }
 
 #[test]
-fn a_mapped_port_of_a_family_that_the_network_has_not_is_refused_and_of_any_has_the_others() {
+fn mapped_port_needs_its_family() {
     let (lab, outside) = lab();
     let red = "name: red\ngateway_mode: dpu\nsubnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
     let file = lab.path().join("network.yaml");

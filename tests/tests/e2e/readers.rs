@@ -50,7 +50,7 @@ fn addresses_inside(pod: &Netns, interface: &str) -> Vec<String> {
 /// containerd reads the addresses of `eth0`; CRI-O those of the first result, in order; podman 4 the interface with a
 /// sandbox and its addresses; Multus also MAC address, MTU and gateway.
 #[test]
-fn the_runtimes_read_in_a_result_what_the_pod_has() {
+fn runtimes_read_the_pods_addresses() {
     let lab = lab();
     let calls = [
         (Recorded::read("containerd-2.1.9-add-bare"), "containerd-2.1.9-del-at-removal"),
@@ -87,7 +87,7 @@ fn assert_read(result: &Value, interface: &str, pod: &Netns) {
 
 /// podman 4 writes them into the container's resolv.conf.
 #[test]
-fn the_resolvers_of_a_network_are_in_the_result() {
+fn result_contains_network_resolvers() {
     let lab = lab();
     let pod = Netns::new("pod");
     let add = Recorded::read("podman-4.3.1-add").set("/network", "green");
@@ -99,7 +99,7 @@ fn the_resolvers_of_a_network_are_in_the_result() {
 }
 
 #[test]
-fn gc_of_cri_o_keeps_the_pod_that_it_lists_and_ends_the_others() {
+fn cri_o_gc_keeps_listed_pod() {
     let lab = lab();
     let [listed, stale] = ["listed", "stale"].map(Netns::new);
     let kept = add_of_cri_o().execute(&lab, &listed, None).result();
@@ -130,7 +130,7 @@ fn holders_once(lab: &Lab, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_of_multus_has_two_interfaces_which_go_in_reverse() {
+fn multus_removes_interfaces_in_reverse() {
     let lab = lab();
     let pod = Netns::new("pod");
     let delegates = [("eth0", "blue"), ("net1", "green")];
@@ -155,7 +155,7 @@ fn a_pod_of_multus_has_two_interfaces_which_go_in_reverse() {
 
 /// Multus calls DEL of the failed delegate and of the earlier ones, and repeats all of them.
 #[test]
-fn the_delegates_of_a_pod_of_multus_are_undone_when_one_fails() {
+fn failed_multus_delegate_undoes_all() {
     let lab = lab();
     let pod = Netns::new("pod");
     for network in ["nowhere", "green"] {

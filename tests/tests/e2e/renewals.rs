@@ -116,7 +116,7 @@ fn mistake_for_another(lab: &Lab) {
 }
 
 #[test]
-fn an_agent_refuses_another_hosts_certificate_and_tells_of_it() {
+fn agent_refuses_another_hosts_certificate() {
     let lab = Lab::start(&Settings::default());
     let doctor = || String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
     mistake_for_another(&lab);
@@ -134,10 +134,10 @@ fn an_agent_refuses_another_hosts_certificate_and_tells_of_it() {
 }
 
 #[test]
-fn the_end_of_both_sides_certificates_is_told_ahead_of_time() {
+fn certificate_expiry_is_reported_early() {
     let lab = Lab::start(&Settings::default());
-    lab.pki.wear_out(Role::Dpu, "dpu-1");
-    lab.pki.wear_out(Role::Host, "node-1");
+    lab.pki.issue_expiring_soon(Role::Dpu, "dpu-1");
+    lab.pki.issue_expiring_soon(Role::Host, "node-1");
     wait_for("a doctor who tells of both", LIMIT, || {
         let text = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
         let told = ["dpu-dpu-1.crt expires on ", "host-node-1.crt expires on "];
@@ -216,7 +216,7 @@ fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
 
 /// An agent with a slow clock presents a certificate that it considers valid.
 #[test]
-fn a_host_that_is_refused_for_its_certificate_is_told_so() {
+fn refused_host_learns_its_certificate_problem() {
     let mut lab = Lab::start(&Settings::default());
     lab.agent.stop();
     lab.pki.expire(Role::Host, "node-1");
@@ -239,12 +239,12 @@ fn a_host_that_is_refused_for_its_certificate_is_told_so() {
 }
 
 #[test]
-fn a_session_ends_with_the_hosts_certificate() {
+fn session_ends_with_host_certificate() {
     a_session_ends_with_the_certificate(Role::Host, "node-1");
 }
 
 #[test]
-fn a_session_ends_with_the_dpus_certificate() {
+fn session_ends_with_dpu_certificate() {
     a_session_ends_with_the_certificate(Role::Dpu, "dpu-1");
 }
 
@@ -252,7 +252,7 @@ fn a_session_ends_with_the_dpus_certificate() {
 const RENEWED_EVERY: Duration = Duration::from_secs(3);
 
 #[test]
-fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
+fn short_lived_certificates_fail_no_call() {
     let mut lab = Lab::start(&Settings::default());
     let renew = |lab: &Lab| {
         lab.pki.issue_for(LIFE, Role::Dpu, "dpu-1");

@@ -99,7 +99,7 @@ fn come_and_go(lab: &Lab, pod: &Netns) {
 }
 
 #[test]
-fn no_caller_sees_restarts_of_an_agent_whose_socket_is_its_own() {
+fn restarts_with_own_socket_fail_no_call() {
     nobody_sees_restarts(&mut lab());
 }
 
@@ -111,7 +111,7 @@ fn wait_until_said(lab: &Lab, words: &str, times: usize) {
 }
 
 #[test]
-fn no_caller_sees_that_an_agent_which_stood_by_takes_over() {
+fn standby_takeover_fails_no_call() {
     let mut lab = lab();
     let handovers = AtomicU32::new(0);
     nobody_sees(&mut lab, |lab, running, signal| {
@@ -126,7 +126,7 @@ fn no_caller_sees_that_an_agent_which_stood_by_takes_over() {
 }
 
 #[test]
-fn an_agent_without_good_certificates_takes_over_from_none() {
+fn agent_without_valid_certificates_does_not_take_over() {
     let lab = lab();
     let file = lab.path().join("host-shim.toml");
     let good = fs::read_to_string(&file).unwrap();
@@ -138,7 +138,7 @@ fn an_agent_without_good_certificates_takes_over_from_none() {
 }
 
 #[test]
-fn an_agent_that_stands_by_can_be_told_to_stop_and_one_that_finds_nobody_begins() {
+fn standby_agent_stops_or_starts() {
     let mut lab = lab();
     let mut next = lab.agent_on_standby();
     wait_until_said(&lab, "standing by", 1);
@@ -151,7 +151,7 @@ fn an_agent_that_stands_by_can_be_told_to_stop_and_one_that_finds_nobody_begins(
 }
 
 #[test]
-fn no_caller_sees_restarts_of_an_agent_whose_socket_systemd_holds() {
+fn restarts_with_held_socket_fail_no_call() {
     let mut lab = lab();
     lab.hold_socket();
     let inode = |lab: &Lab| fs::metadata(lab.socket()).unwrap().ino();
@@ -161,7 +161,7 @@ fn no_caller_sees_restarts_of_an_agent_whose_socket_systemd_holds() {
 }
 
 #[test]
-fn calls_wait_in_a_held_socket_for_an_agent_that_is_away() {
+fn held_socket_queues_calls_without_agent() {
     let mut lab = lab();
     lab.hold_socket();
     lab.agent.stop();
@@ -175,7 +175,7 @@ fn calls_wait_in_a_held_socket_for_an_agent_that_is_away() {
 }
 
 #[test]
-fn calls_wait_in_a_held_socket_while_the_agent_finishes_its_work() {
+fn held_socket_queues_calls_during_shutdown() {
     // The session continues while the service is suspended.
     let service = "[limits]\nheartbeat_ms = 60000".into();
     let mut lab = Lab::start(&Settings { service, ..Settings::default() });
@@ -205,7 +205,7 @@ fn calls_wait_in_a_held_socket_while_the_agent_finishes_its_work() {
 }
 
 #[test]
-fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
+fn calls_wait_for_agent_as_configured() {
     let mut lab = lab();
     lab.agent.stop();
     let pod = Netns::new("pod");
@@ -233,7 +233,7 @@ fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
 }
 
 #[test]
-fn status_says_soon_that_an_agent_is_gone() {
+fn status_reports_missing_agent_soon() {
     let mut lab = lab();
     lab.agent.stop();
     let begun = Stopwatch::start();
@@ -247,7 +247,7 @@ fn status_says_soon_that_an_agent_is_gone() {
 
 /// As in an upgrade of the host while the DPU boots.
 #[test]
-fn an_agent_that_is_restarted_while_the_dpu_is_away_has_the_grace_of_its_predecessor() {
+fn restarted_agent_inherits_the_grace() {
     let timeouts = Timeouts { grace: 300, ..Timeouts::default() };
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     lab.service.stop();

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use e2e::{Answer, Call, Lab, Netns, Settings, scenarios::wishes, wait_for};
+use e2e::{Answer, Call, Lab, Netns, Settings, scenarios::capabilities, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn add_of(lab: &Lab, network: &str, pod: &Netns, namespace: &str) -> Answer {
 }
 
 fn add_with_mac(lab: &Lab, pod: &Netns, mac: &str) -> Answer {
-    wishes::add(lab, "blue", pod, &json!({ "mac": mac }))
+    capabilities::add(lab, "blue", pod, &json!({ "mac": mac }))
 }
 
 /// ADD by the shipped conflist, of a pod with these annotations of the product.
@@ -41,11 +41,11 @@ fn add_annotated(lab: &Lab, pod: &Netns, annotations: &Value) -> Answer {
     let named =
         |(name, value): (&String, &Value)| (format!("dpu-offload.io/{name}"), value.clone());
     let passed: Value = ours.map(named).collect();
-    wishes::add(lab, "blue", pod, &json!({ "io.kubernetes.cri.pod-annotations": passed }))
+    capabilities::add(lab, "blue", pod, &json!({ "io.kubernetes.cri.pod-annotations": passed }))
 }
 
 #[test]
-fn a_host_gets_the_networks_of_its_section_and_what_runs_goes_on() {
+fn host_gets_only_its_networks() {
     let lab = Lab::start(&Settings::default());
     let (running, other) = (Netns::new("running"), Netns::new("other"));
     let had = lab.add("green", &running, "eth0").result();
@@ -65,7 +65,7 @@ fn a_host_gets_the_networks_of_its_section_and_what_runs_goes_on() {
 }
 
 #[test]
-fn a_host_that_may_not_choose_keeps_to_the_prefix_and_nobody_gets_anothers_mac_address() {
+fn mac_address_choice_is_restricted() {
     let lab = Lab::start(&Settings::default());
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let bridge = lab.card.dpu.json("ip", &["link", "show", "type", "bridge"]);
@@ -85,17 +85,17 @@ fn a_host_that_may_not_choose_keeps_to_the_prefix_and_nobody_gets_anothers_mac_a
 }
 
 #[test]
-fn nobody_gets_the_address_of_a_gateway_or_of_a_router_that_a_route_names() {
+fn router_addresses_are_refused_to_pods() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     for address in ["10.2.0.1", "10.2.0.254", "fd00:10:2::1"] {
-        wishes::add(&lab, "green", &pod, &json!({ "ips": [address] })).fails(105, &[address]);
+        capabilities::add(&lab, "green", &pod, &json!({ "ips": [address] })).fails(105, &[address]);
     }
     lab.assert_clean_slate();
 }
 
 #[test]
-fn a_network_serves_the_namespaces_that_it_names_by_file_and_by_api() {
+fn network_serves_only_its_namespaces() {
     let mut settings = Settings::default();
     settings
         .networks
@@ -140,7 +140,7 @@ fn a_network_serves_the_namespaces_that_it_names_by_file_and_by_api() {
 }
 
 #[test]
-fn a_port_of_the_host_gets_a_network_of_certain_namespaces() {
+fn host_port_gets_namespaced_network() {
     let mut settings = Settings::default();
     settings.networks = settings
         .networks
@@ -158,7 +158,7 @@ fn a_port_of_the_host_gets_a_network_of_certain_namespaces() {
 }
 
 #[test]
-fn a_pod_asks_by_annotations_for_network_addresses_and_limits() {
+fn annotations_choose_network_addresses_and_limits() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let asked = json!({
@@ -170,7 +170,7 @@ fn a_pod_asks_by_annotations_for_network_addresses_and_limits() {
     assert_eq!(result["ips"][0]["address"], "10.2.0.77/24");
     assert_eq!(result["ips"][1]["address"], "fd00:10:2::77/64");
     assert_eq!(lab.operator().get("attachments")[0]["network"], "green");
-    let rates: Vec<_> = wishes::limits(&lab).into_iter().map(|(_, rate, _)| rate).collect();
+    let rates: Vec<_> = capabilities::limits(&lab).into_iter().map(|(_, rate, _)| rate).collect();
     assert_eq!(rates, [1_000_000]);
     lab.assert_invariants();
     // Like any runtime: with the network of its configuration.
@@ -179,7 +179,7 @@ fn a_pod_asks_by_annotations_for_network_addresses_and_limits() {
 }
 
 #[test]
-fn annotations_that_cant_be_honoured_are_refused_by_name_and_leave_nothing() {
+fn unsupported_annotations_are_refused() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     for (name, value, code, word) in [
@@ -200,7 +200,7 @@ fn annotations_that_cant_be_honoured_are_refused_by_name_and_leave_nothing() {
         "mac": "02:00:00:00:00:01",
         "io.kubernetes.cri.pod-annotations": { "dpu-offload.io/mac": "02:00:00:00:00:02" },
     });
-    let refused = wishes::add(&lab, "blue", &pod, &both);
+    let refused = capabilities::add(&lab, "blue", &pod, &both);
     refused.fails(7, &["annotation dpu-offload.io/mac", "contradicts runtimeConfig.mac"]);
     lab.assert_clean_slate();
 }

@@ -26,13 +26,13 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached() {
+fn network_routes_and_rules_are_kept() {
     let settings = Settings::default();
-    routing::routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached(&settings);
+    routing::network_routes_and_rules_are_kept(&settings);
 }
 
 #[test]
-fn a_result_tells_all_that_routes_have() {
+fn result_describes_routes_completely() {
     let lab = Lab::start(&settings_with_routes(&Settings::default()));
     let result = lab.add("routed", &Netns::new("pod"), "eth0").result();
     let routes = result["routes"].as_array().unwrap();
@@ -59,7 +59,7 @@ fn a_result_tells_all_that_routes_have() {
 
 /// The agent gets no events from inside a pod.
 #[test]
-fn a_pod_that_switches_its_interface_off_and_on_gets_its_routes_back_by_itself() {
+fn routes_return_after_interface_toggle() {
     let settings = settings_with_routes(&Settings::default());
     let lab = Lab::start(&Settings { timeouts: "reconcile_s = 1".into(), ..settings });
     let pod = Netns::new("pod");
@@ -76,7 +76,7 @@ fn a_pod_that_switches_its_interface_off_and_on_gets_its_routes_back_by_itself()
 
 /// Rules for the pod's own addresses, and routes that its interfaces share.
 #[test]
-fn two_interfaces_have_rules_of_their_own_and_share_what_drops_packets() {
+fn interfaces_share_dropping_routes() {
     let networks = r#"
 [[network]]
 name = "blue"
@@ -110,7 +110,7 @@ table = 100
 
 /// A network that one DPU shows can be applied to another unchanged.
 #[test]
-fn a_network_that_is_applied_routes_as_one_of_the_file_does() {
+fn applied_network_routes_like_file_network() {
     let network = {
         let lab = Lab::start(&settings_with_routes(&Settings::default()));
         let networks = lab.operator().get("networks");
@@ -136,7 +136,7 @@ fn apply(lab: &Lab, network: &Value) {
 
 /// A pod with a router's address would get a route to itself.
 #[test]
-fn the_routers_of_a_network_are_no_pods_address() {
+fn no_pod_gets_a_routers_address() {
     let networks = r#"
 [[network]]
 name = "blue"
@@ -190,7 +190,7 @@ priority = 1000
 
 /// Rules belong to the pod, not to an interface.
 #[test]
-fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
+fn shared_rule_stays_until_last_interface() {
     let lab = lab_left_alone(WITH_A_RULE);
     let pod = Netns::new("pod");
     for interface in ["eth0", "net1"] {
@@ -207,7 +207,7 @@ fn rules_that_two_interfaces_bring_stay_until_the_last_of_them_goes() {
 
 /// Two calls at the same moment each check what the other has, one after the other.
 #[test]
-fn a_rule_outlives_an_interface_that_goes_as_another_that_brings_it_comes() {
+fn rule_survives_concurrent_interface_change() {
     let lab = lab_left_alone(WITH_A_RULE);
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
@@ -240,7 +240,7 @@ fn work_at(pod: &Netns) -> File {
 }
 
 #[test]
-fn a_pod_at_whose_rules_another_agent_works_too_long_is_left_as_it_is() {
+fn locked_pod_rules_are_left_unchanged() {
     let lab = lab_left_alone(WITH_A_RULE);
     let pod = Netns::new("pod");
     let at_work = work_at(&pod);
@@ -287,7 +287,7 @@ fn ways_to(pod: &Netns, destination: &str) -> Vec<(String, u64)> {
 
 /// The kernel accepts one route for each destination and metric.
 #[test]
-fn the_second_interface_of_a_network_with_priorities_serves_when_the_first_is_gone() {
+fn second_interface_takes_over_routes() {
     let mut lab = lab_left_alone(WITH_PRIORITIES);
     let pod = Netns::new("pod");
     let routes = [("172.20.0.0/16", 50), ("2001:db8:20::/48", 60)];
@@ -332,7 +332,7 @@ fn with_previous(lab: &Lab, result: &Value) -> Value {
 
 /// The second interface cannot be configured if its route cannot have a higher metric than the first one's.
 #[test]
-fn an_add_that_fails_leaves_the_rules_of_the_pods_other_interface() {
+fn failed_add_keeps_other_interfaces_rules() {
     let networks = r#"
 [[network]]
 name = "blue"
@@ -376,7 +376,7 @@ fn with_subnets() -> String {
 }
 
 #[test]
-fn route_to_the_pods_subnet_is_compared_and_restored() {
+fn subnet_route_is_compared_and_restored() {
     let lab = lab_left_alone(&with_subnets());
     let pod = Netns::new("pod");
     let result = lab.add("blue", &pod, "eth0").result();
@@ -401,7 +401,7 @@ fn route_to_the_pods_subnet_is_compared_and_restored() {
 
 /// The kernel refuses the route via the gateway before the route to the gateway's subnet.
 #[test]
-fn routes_that_need_the_subnets_route_follow_it() {
+fn dependent_routes_follow_subnet_route() {
     let lab = lab_left_alone(&with_subnets());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();

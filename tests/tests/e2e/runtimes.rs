@@ -86,7 +86,7 @@ fn limits(lab: &Lab) -> Vec<Value> {
 }
 
 #[test]
-fn a_pod_of_containerd_gets_its_limit_and_its_resolvers_and_goes() {
+fn containerd_call_sets_limit_and_resolvers() {
     let lab = lab();
     let pod = Netns::new("pod");
     replay("containerd-2.1.9-status", &lab, &pod).nothing();
@@ -104,7 +104,7 @@ fn a_pod_of_containerd_gets_its_limit_and_its_resolvers_and_goes() {
 }
 
 #[test]
-fn what_a_pod_of_containerd_asks_for_and_cant_have_is_refused_by_name() {
+fn unsupported_containerd_options_are_refused() {
     let lab = lab();
     let pod = Netns::new("pod");
     let ports = replay("containerd-2.1.9-add-with-host-port", &lab, &pod);
@@ -122,7 +122,7 @@ fn what_a_pod_of_containerd_asks_for_and_cant_have_is_refused_by_name() {
 }
 
 #[test]
-fn a_node_of_cri_o_comes_up_empty_and_its_pods_are_checked_at_once() {
+fn cri_o_calls_succeed() {
     let lab = lab();
     let pod = Netns::new("pod");
     let versions = replay("cri-o-1.37-version", &lab, &pod).result();
@@ -146,7 +146,7 @@ fn a_node_of_cri_o_comes_up_empty_and_its_pods_are_checked_at_once() {
 }
 
 #[test]
-fn a_container_of_podman_gets_its_address_and_mac() {
+fn podman_call_sets_address_and_mac() {
     let lab = lab();
     let container = Netns::new("container");
     let ports = replay("podman-4.3.1-add-with-host-port", &lab, &container);
@@ -167,7 +167,7 @@ fn a_container_of_podman_gets_its_address_and_mac() {
 /// `podman network reload` of a container with `--ip`: DEL, then ADD with this address twice and its other options. The
 /// addresses are in cool-down then.
 #[test]
-fn a_container_of_podman_has_its_network_again_after_a_reload() {
+fn podman_reload_restores_the_network() {
     let lab = Lab::start(&Settings::default());
     let container = Netns::new("container");
     let started = replay("podman-4.3.1-add-with-address-and-mac", &lab, &container).result();
@@ -187,7 +187,7 @@ fn a_container_of_podman_has_its_network_again_after_a_reload() {
 }
 
 #[test]
-fn a_second_interface_of_multus_gets_the_device_of_the_kubelet() {
+fn multus_interface_gets_kubelet_device() {
     let lab = lab();
     let pod = Netns::new("pod");
     let device = lab.card.clean().keys().next_back().unwrap();
@@ -211,7 +211,7 @@ fn a_second_interface_of_multus_gets_the_device_of_the_kubelet() {
 
 /// Debian's containerd and podman know versions up to 1.0.0; containerd 2 calls STATUS from 1.1.0 on.
 #[test]
-fn the_conflist_offers_each_runtime_the_version_that_it_knows() {
+fn conflist_supports_each_runtimes_version() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let shipped = fs::read_to_string(root.join("configs/10-dpu-offload.conflist")).unwrap();
     let shipped: Value = serde_json::from_str(&shipped).unwrap();

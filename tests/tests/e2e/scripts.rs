@@ -42,7 +42,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn the_demo_tells_the_main_job_in_few_lines() {
+fn demo_prints_few_lines() {
     let output = run(hack("demo").env("OFFLOAD_USERNS", "1"));
     let said = text(&output);
     assert!(output.status.success(), "{said}");
@@ -273,7 +273,7 @@ fn example_of_the_lab() -> String {
 }
 
 #[test]
-fn example_of_connectivity_works_to_its_last_line() {
+fn connectivity_example_works() {
     let lab = HackLab::new();
     lab.succeeds(&["up", "--vfs", "4"]);
     let mut example = Command::new("bash");
@@ -301,7 +301,7 @@ fn typed_in_the_tutorial() -> String {
 }
 
 #[test]
-fn tutorial_works_to_its_last_line() {
+fn tutorial_works() {
     let lab = HackLab::new();
     let programs: PathBuf = program("dpuctl").parent().unwrap().into();
     let mut reader = Command::new("bash");
@@ -324,7 +324,7 @@ fn tutorial_works_to_its_last_line() {
 }
 
 #[test]
-fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
+fn unknown_script_arguments_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for line in [
         "demo x",
@@ -368,7 +368,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
 }
 
 #[test]
-fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
+fn invalid_script_numbers_are_refused() {
     for line in [
         "soak --ops abc",
         "soak --ops -1",
@@ -392,7 +392,7 @@ fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
 }
 
 #[test]
-fn a_soak_has_no_other_hosts_than_it_can_have() {
+fn soak_refuses_too_many_hosts() {
     for line in [&["--hosts", "0"][..], &["--hosts", "4"], &["--hosts"]] {
         let output = run(hack("soak").args(line));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -401,7 +401,7 @@ fn a_soak_has_no_other_hosts_than_it_can_have() {
 }
 
 #[test]
-fn a_soak_leaves_out_nothing_that_it_does_not_know() {
+fn soak_refuses_unknown_hazards() {
     for line in [&["--without", "kills"][..], &["--without"]] {
         let output = run(hack("soak").args(line));
         let said = text(&output);
@@ -411,7 +411,7 @@ fn a_soak_leaves_out_nothing_that_it_does_not_know() {
 }
 
 #[test]
-fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
+fn unfinished_soak_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let stopped = "9 operations of seed 1\ncould not go on: seed 1, round 2; logs in /tmp/x\n";
     let second = format!("commit aaaaaaaaaa\n9 operations of seed 2\n{GOOD}\n");
@@ -433,7 +433,7 @@ fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
 }
 
 #[test]
-fn figures_of_fuzzing_are_added_up_for_each_commit() {
+fn fuzzing_figures_are_summed_by_commit() {
     let folder = tempfile::tempdir().unwrap();
     let log = |commit: &str, number: u32| {
         let figure =
@@ -454,7 +454,7 @@ fn figures_of_fuzzing_are_added_up_for_each_commit() {
 }
 
 #[test]
-fn the_page_of_figures_takes_no_log_that_proves_nothing() {
+fn figures_page_refuses_incomplete_logs() {
     let folder = tempfile::tempdir().unwrap();
     let of_commit = "commit aaaaaaaaaa\n9 operations of seed 1\n";
     let soak = format!("{of_commit}{GOOD}\n");
@@ -492,7 +492,7 @@ fn fuzz_targets_are_listed_at_once() {
 }
 
 #[test]
-fn tiers_that_are_not_there_say_so() {
+fn missing_test_tiers_are_reported() {
     for tier in ["clusters", "nonsense"] {
         let output = run(hack("test").arg(tier));
         assert_eq!(output.status.code(), Some(2));
@@ -546,7 +546,7 @@ impl Drop for HackLab {
 }
 
 #[test]
-fn the_lab_can_be_driven_and_leaves_nothing_behind() {
+fn hack_lab_works_and_leaves_nothing() {
     let lab = HackLab::new();
     lab.succeeds(&["up", "--vfs", "4"]);
     assert!(text(&lab.run(&["up"])).contains("up already"));
@@ -694,7 +694,7 @@ fn card_check_reports_a_silent_dpu() {
 }
 
 #[test]
-fn a_program_that_ends_at_its_start_is_told_with_its_last_words() {
+fn failed_lab_program_is_reported() {
     let lab = HackLab::new();
     lab.succeeds(&["up", "--vfs", "2"]);
     let folder = PathBuf::from(&lab.environment()["STATE_DIR"]).parent().unwrap().to_owned();
@@ -714,7 +714,7 @@ fn a_program_that_ends_at_its_start_is_told_with_its_last_words() {
 }
 
 #[test]
-fn a_program_that_is_refused_is_told_with_the_reason() {
+fn refused_lab_program_is_reported() {
     let lab = HackLab::new();
     lab.succeeds(&["up", "--vfs", "2"]);
     let folder = PathBuf::from(&lab.environment()["STATE_DIR"]).parent().unwrap().to_owned();
@@ -732,7 +732,7 @@ fn a_program_that_is_refused_is_told_with_the_reason() {
 }
 
 #[test]
-fn of_two_that_bring_up_one_lab_the_second_leaves_it_alone() {
+fn second_start_of_lab_leaves_it_alone() {
     let lab = HackLab::new();
     let said = thread::scope(|scope| {
         let ups = [(), ()].map(|()| scope.spawn(|| lab.run(&["up", "--vfs", "2"])));
@@ -747,7 +747,7 @@ fn of_two_that_bring_up_one_lab_the_second_leaves_it_alone() {
 }
 
 #[test]
-fn labs_that_come_up_at_once_do_not_meet() {
+fn concurrent_labs_do_not_interfere() {
     let labs = ["a", "b", "c"].map(|end| HackLab { name: format!("t{}{end}", std::process::id()) });
     thread::scope(|scope| {
         let ups = labs.each_ref().map(|lab| scope.spawn(|| lab.succeeds(&["up", "--vfs", "2"])));
@@ -821,12 +821,12 @@ fn pods_of_two_dpus_reach_each_other(fabric: &str) {
 }
 
 #[test]
-fn pods_of_two_dpus_reach_each_other_over_a_wire() {
+fn two_dpu_lab_pods_reach_each_other() {
     pods_of_two_dpus_reach_each_other("bridge");
 }
 
 #[test]
-fn pods_of_two_dpus_with_open_vswitch_reach_each_other_over_a_wire() {
+fn two_dpu_ovs_lab_pods_reach_each_other() {
     pods_of_two_dpus_reach_each_other("ovs");
 }
 
@@ -842,7 +842,7 @@ fn cluster_refuses_a_folder_without_kubelet() {
 
 /// A cached download is used: its folder is named after the versions.
 #[test]
-fn cluster_versions_are_of_what_runs() {
+fn cluster_versions_match_running_programs() {
     let (programs, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for name in [
         "kubelet",
@@ -884,7 +884,7 @@ fn cluster_versions_are_of_what_runs() {
 }
 
 #[test]
-fn a_broken_lab_is_taken_down_too() {
+fn broken_lab_is_taken_down() {
     let lab = HackLab::new();
     lab.succeeds(&["up", "--vfs", "2"]);
     let environment = lab.environment();

@@ -50,7 +50,7 @@ fn keys(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn no_secret_gets_into_a_log() {
+fn logs_contain_no_secrets() {
     let lab = traced();
     let mut secrets = keys(&lab);
     assert!(secrets.len() > 3, "{secrets:?}");

@@ -3,22 +3,18 @@
 use e2e::{Settings, scenarios::several};
 
 #[test]
-fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del() {
-    several::a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(
-        &Settings::default(),
-    );
+fn one_add_attaches_all_networks() {
+    several::one_add_attaches_all_networks(&Settings::default());
 }
 
 #[test]
-fn a_network_that_fails_leaves_nothing_of_the_others() {
-    several::a_network_that_fails_leaves_nothing_of_the_others(&Settings::default());
+fn failing_network_leaves_nothing_of_others() {
+    several::failing_network_leaves_nothing_of_others(&Settings::default());
 }
 
 #[test]
-fn a_default_route_is_moved_and_other_networks_are_another_attachment() {
-    several::a_default_route_is_moved_and_other_networks_are_another_attachment(
-        &Settings::default(),
-    );
+fn default_route_follows_chosen_network() {
+    several::default_route_follows_chosen_network(&Settings::default());
 }
 
 #[test]
@@ -27,21 +23,21 @@ fn check_and_gc_see_all_interfaces() {
 }
 
 #[test]
-fn all_interfaces_outlive_deaths_and_resets() {
-    several::all_interfaces_outlive_deaths_and_resets(&Settings::default());
+fn all_interfaces_survive_deaths_and_resets() {
+    several::all_interfaces_survive_deaths_and_resets(&Settings::default());
 }
 
 #[test]
-fn a_del_without_records_gives_all_back() {
-    several::a_del_without_records_gives_all_back(&Settings::default());
+fn del_without_records_releases_the_group() {
+    several::del_without_records_releases_the_group(&Settings::default());
 }
 
 #[test]
-fn an_operator_releases_what_leads_with_all_that_it_leads() {
-    several::an_operator_releases_what_leads_with_all_that_it_leads(&Settings::default());
+fn operator_releases_a_whole_group() {
+    several::operator_releases_a_whole_group(&Settings::default());
 }
 
 #[test]
-fn networks_say_how_the_names_of_their_interfaces_begin() {
-    several::networks_say_how_the_names_of_their_interfaces_begin(&Settings::default());
+fn network_prefixes_name_interfaces() {
+    several::network_prefixes_name_interfaces(&Settings::default());
 }

@@ -1,6 +1,6 @@
 //! Spoofing: what a pod sends with other addresses, seen from the pod.
 
-use e2e::{Answer, Lab, Netns, Settings, scenarios::wishes};
+use e2e::{Answer, Lab, Netns, Settings, scenarios::capabilities};
 use serde_json::json;
 
 const SOURCE_NOT_ALLOWED: u64 = 143;
@@ -21,7 +21,12 @@ fn lab() -> Lab {
 /// ADD of a pod that requests these additional sources.
 fn add_asking(lab: &Lab, pod: &Netns, sources: &str) -> Answer {
     let annotations = json!({ "dpu-offload.io/allowed-sources": sources });
-    wishes::add(lab, "blue", pod, &json!({ "io.kubernetes.cri.pod-annotations": annotations }))
+    capabilities::add(
+        lab,
+        "blue",
+        pod,
+        &json!({ "io.kubernetes.cri.pod-annotations": annotations }),
+    )
 }
 
 /// Whether `pod` reaches `other` with this address, which it has meanwhile.
@@ -40,7 +45,7 @@ fn address_of(result: &serde_json::Value) -> String {
 }
 
 #[test]
-fn a_pod_is_heard_from_its_own_address_and_from_those_that_it_may_ask_for() {
+fn pod_sends_only_from_allowed_addresses() {
     let mut lab = lab();
     let (router, plain, third) = (Netns::new("router"), Netns::new("plain"), Netns::new("third"));
     let result = add_asking(&lab, &router, "10.1.0.240, 00:00:5E:00:01:07").result();
@@ -64,7 +69,7 @@ fn a_pod_is_heard_from_its_own_address_and_from_those_that_it_may_ask_for() {
 }
 
 #[test]
-fn what_a_pod_may_not_ask_for_is_refused_by_name() {
+fn forbidden_sources_are_refused() {
     let lab = lab();
     let pod = Netns::new("pod");
     for (sources, code, words) in [

@@ -239,7 +239,7 @@ fn assert_names(found: &BTreeSet<String>, wanted: &[&str]) {
 }
 
 #[test]
-fn an_attachments_way_is_one_trace_from_the_runtimes_span_to_the_kernels_messages() {
+fn attachment_is_one_trace() {
     let lab = Lab::start(&settings(SECTION, SECTION));
     let pod = Netns::new("pod");
     {
@@ -266,7 +266,7 @@ fn an_attachments_way_is_one_trace_from_the_runtimes_span_to_the_kernels_message
 }
 
 #[test]
-fn the_agent_begins_a_trace_where_the_runtime_has_none_and_a_failed_call_is_told_as_such() {
+fn agent_starts_missing_traces() {
     let lab = Lab::start(&settings(SECTION, SECTION));
     let collector = Collector::listen(&lab);
     let pod = Netns::new("pod");
@@ -289,7 +289,7 @@ fn the_agent_begins_a_trace_where_the_runtime_has_none_and_a_failed_call_is_told
 }
 
 #[test]
-fn a_trace_that_the_runtime_does_not_record_is_not_recorded_here() {
+fn unrecorded_runtime_trace_stays_unrecorded() {
     let lab = Lab::start(&settings(SECTION, SECTION));
     let collector = Collector::listen(&lab);
     let (quiet, loud) = (Netns::new("pod"), Netns::new("pod"));
@@ -300,7 +300,7 @@ fn a_trace_that_the_runtime_does_not_record_is_not_recorded_here() {
 }
 
 #[test]
-fn an_agent_that_exports_nothing_passes_the_runtimes_trace_on() {
+fn agent_without_export_passes_trace_on() {
     let lab = Lab::start(&settings(SECTION, ""));
     let collector = Collector::listen(&lab);
     let pod = Netns::new("pod");
@@ -311,7 +311,7 @@ fn an_agent_that_exports_nothing_passes_the_runtimes_trace_on() {
 }
 
 #[test]
-fn a_collector_that_is_away_or_silent_costs_no_add_and_one_line_in_the_log() {
+fn missing_collector_costs_no_add() {
     let mut lab = Lab::start(&settings(SECTION, SECTION));
     let pod = Netns::new("pod");
     let told = |lab: &Lab, words| {

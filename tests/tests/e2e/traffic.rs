@@ -93,7 +93,7 @@ fn told_by_metrics(lab: &Lab, of: &Attached) -> Option<(Carried, u64)> {
 }
 
 #[test]
-fn top_describe_and_metrics_tell_of_a_pod_what_the_kernel_counts() {
+fn pod_counters_match_the_kernel() {
     let lab = Lab::start(&settings());
     let [one, other] = ["one", "other"].map(|label| Attached::new(&lab, label));
     let (before, drops_before) = told_by_top(&lab, &one);
@@ -117,7 +117,7 @@ fn top_describe_and_metrics_tell_of_a_pod_what_the_kernel_counts() {
 }
 
 #[test]
-fn the_busiest_pods_are_on_top_with_what_they_send_in_a_second() {
+fn top_sorts_pods_by_rate() {
     let lab = Lab::start(&settings());
     let [idle, one, other] = ["idle", "one", "other"].map(|label| Attached::new(&lab, label));
     let mut sending = one.goes_on_sending(&other.address);
@@ -136,7 +136,7 @@ fn the_busiest_pods_are_on_top_with_what_they_send_in_a_second() {
 }
 
 #[test]
-fn an_attachment_whose_port_is_gone_is_told_without_numbers() {
+fn attachment_without_port_has_no_counters() {
     let mut lab = Lab::start(&settings());
     let attached = Attached::new(&lab, "pod");
     assert!(told_by_metrics(&lab, &attached).is_some());
@@ -155,7 +155,7 @@ fn an_attachment_whose_port_is_gone_is_told_without_numbers() {
 }
 
 #[test]
-fn metrics_tell_nothing_of_a_pod_unless_they_are_asked_to() {
+fn attachment_metrics_are_optional() {
     let lab = Lab::start(&Settings { has_metrics: true, ..Settings::default() });
     let attached = Attached::new(&lab, "pod");
     let request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";

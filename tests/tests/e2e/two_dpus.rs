@@ -100,7 +100,7 @@ impl Pods {
 }
 
 #[test]
-fn a_pod_has_an_interface_of_each_dpu() {
+fn pod_has_interface_of_each_dpu() {
     let fleet = one_host();
     let pods = Pods::attach(&fleet);
     for (dpu, domain) in ["d000:", "d010:"].iter().enumerate() {
@@ -135,7 +135,7 @@ fn each_agent_leaves_the_other_dpus_vfs_alone() {
 }
 
 #[test]
-fn an_agent_puts_its_own_free_vfs_right_and_not_the_other_dpus() {
+fn agent_repairs_only_its_own_vfs() {
     let mut fleet = one_host();
     fleet.agents[1].program.stop();
     let host = &fleet.agents[0].card.host;
@@ -157,7 +157,7 @@ fn an_agent_puts_its_own_free_vfs_right_and_not_the_other_dpus() {
 }
 
 #[test]
-fn while_one_dpu_is_away_pods_get_interfaces_of_the_other() {
+fn other_dpu_serves_during_outage() {
     let mut fleet = one_host();
     let pods = Pods::attach(&fleet);
     fleet.dpus[1].service.crash();
@@ -176,7 +176,7 @@ fn while_one_dpu_is_away_pods_get_interfaces_of_the_other() {
 }
 
 #[test]
-fn after_a_reset_of_the_second_card_its_vfs_are_back_in_their_pods() {
+fn second_card_reset_returns_its_vfs() {
     let mut fleet = one_host();
     let pods = Pods::attach(&fleet);
     let index = || pods.a.json("ip", &["link", "show", "eth0"])[0]["ifindex"].clone();
@@ -190,7 +190,7 @@ fn after_a_reset_of_the_second_card_its_vfs_are_back_in_their_pods() {
 }
 
 #[test]
-fn a_pod_that_dies_gives_both_dpus_their_vf_back() {
+fn dead_pod_returns_both_dpus_vfs() {
     let fleet = one_host();
     let Pods { a, b, .. } = Pods::attach(&fleet);
     let name = a.name().to_owned();
@@ -205,7 +205,7 @@ fn a_pod_that_dies_gives_both_dpus_their_vf_back() {
 }
 
 #[test]
-fn a_rule_that_the_networks_of_both_dpus_bring_stays_until_the_last_of_their_interfaces_goes() {
+fn shared_rule_of_two_dpus_stays() {
     let fleet = one_host_with(network_with_rule);
     let [first, second] = &fleet.agents[..] else { panic!("two agents") };
     let pod = Netns::new("pod");

@@ -50,7 +50,7 @@ fn install(lab: &Lab, name: &str) {
 }
 
 #[test]
-fn the_service_is_replaced_under_running_pods() {
+fn service_is_replaced_under_running_pods() {
     replaced(|lab| {
         install(lab, "dpu-service");
         lab.service.stop();
@@ -59,7 +59,7 @@ fn the_service_is_replaced_under_running_pods() {
 }
 
 #[test]
-fn a_killed_service_is_replaced_under_running_pods() {
+fn killed_service_is_replaced_under_pods() {
     replaced(|lab| {
         install(lab, "dpu-service");
         lab.service.crash();
@@ -68,7 +68,7 @@ fn a_killed_service_is_replaced_under_running_pods() {
 }
 
 #[test]
-fn the_agent_is_replaced_under_running_pods() {
+fn agent_is_replaced_under_running_pods() {
     replaced(|lab| {
         install(lab, "host-shim-agent");
         lab.agent.stop();

@@ -71,7 +71,7 @@ fn peers_of_later_versions_alone_are_refused() {
 
 /// If the call were ignored, the pod would run without its second network.
 #[test]
-fn a_call_that_the_service_lacks_is_refused_by_name() {
+fn missing_service_call_is_refused_by_name() {
     let (lab, _relay) = lab_beside(Peer::ServiceWithoutAttachAll);
     lab.wait_until_good();
     let pod = Netns::new("pod");

@@ -3,24 +3,22 @@
 use e2e::{Settings, scenarios::wire};
 
 #[test]
-fn pods_of_two_dpus_ping_each_other_over_the_wire() {
-    wire::pods_of_two_dpus_ping_each_other_over_the_wire(&Settings::default());
+fn two_dpus_pods_ping_over_uplinks() {
+    wire::two_dpus_pods_ping_over_uplinks(&Settings::default());
 }
 
 #[test]
-fn an_uplink_that_somebody_takes_out_is_put_back() {
-    wire::an_uplink_that_somebody_takes_out_is_put_back(&Settings::default());
+fn removed_uplink_is_restored() {
+    wire::removed_uplink_is_restored(&Settings::default());
 }
 
 #[test]
-fn a_vlan_goes_over_the_wire_or_is_refused() {
+fn vlan_crosses_uplink_or_is_refused() {
     // Both results are correct; the virtual machine's kernel always gives the former.
-    let _ = wire::a_vlan_goes_over_the_wire_or_is_refused(&Settings::default());
+    let _ = wire::vlan_crosses_uplink_or_is_refused(&Settings::default());
 }
 
 #[test]
-fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told() {
-    wire::a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told(
-        &Settings::default(),
-    );
+fn mtu_beyond_uplink_is_refused() {
+    wire::mtu_beyond_uplink_is_refused(&Settings::default());
 }

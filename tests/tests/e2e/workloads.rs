@@ -50,7 +50,7 @@ fn is_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, words: 
 }
 
 #[test]
-fn a_workload_has_its_interface_until_it_is_detached() {
+fn workload_keeps_interface_until_detach() {
     let lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     caller.status().unwrap();
@@ -87,7 +87,7 @@ fn a_workload_has_its_interface_until_it_is_detached() {
 }
 
 #[test]
-fn a_detach_finds_what_is_left_when_the_namespace_is_gone() {
+fn workload_detach_works_without_namespace() {
     let lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     let _ = caller.attach(&pod, "eth0").unwrap();
@@ -100,7 +100,7 @@ fn a_detach_finds_what_is_left_when_the_namespace_is_gone() {
 }
 
 #[test]
-fn workloads_are_on_the_network_of_the_configuration_and_status_knows_it() {
+fn workloads_use_the_configured_network() {
     let lab = lab_on("green");
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     caller.status().unwrap();
@@ -111,7 +111,7 @@ fn workloads_are_on_the_network_of_the_configuration_and_status_knows_it() {
 }
 
 #[test]
-fn status_is_bad_without_the_network_that_is_named_and_comes_with_it() {
+fn workload_status_needs_the_named_network() {
     let lab = lab_on("later");
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     let unknown = ["network \"later\"", "NETWORK_UNKNOWN"];
@@ -129,7 +129,7 @@ fn status_is_bad_without_the_network_that_is_named_and_comes_with_it() {
 }
 
 #[test]
-fn status_is_good_as_long_as_the_network_has_a_subnet() {
+fn workload_status_needs_a_subnet() {
     let lab = lab_on("later");
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     let bare = ["no prefixes available", "network \"later\" has no subnet"];
@@ -245,7 +245,7 @@ fn apply(lab: &Lab, name: &str, more: &str) {
 
 /// If no network is configured, a DPU with any network is enough: the default may come later.
 #[test]
-fn status_is_good_without_a_default_network_and_bad_without_any() {
+fn workload_status_needs_any_network() {
     let lab = Lab::start(&Settings { networks: String::new(), ..Settings::default() });
     let caller = lab.workloads();
     is_refused(caller.status(), Code::Unavailable, &["no network", "NETWORK_UNKNOWN"]);
@@ -259,7 +259,7 @@ fn status_is_good_without_a_default_network_and_bad_without_any() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_by_name() {
+fn invalid_workload_requests_are_refused() {
     let lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     let asked = |id: &str, path: &str, name: &str| AttachRequest {
@@ -297,7 +297,7 @@ fn what_can_not_be_is_refused_by_name() {
 }
 
 #[test]
-fn whoever_speaks_neither_language_is_cut_off_and_others_are_served() {
+fn unknown_protocol_is_disconnected() {
     let lab = Lab::start(&Settings::default());
     for beginning in [
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense that is no frame",
@@ -316,7 +316,7 @@ fn whoever_speaks_neither_language_is_cut_off_and_others_are_served() {
 }
 
 #[test]
-fn of_many_calls_for_one_workload_one_attaches_it() {
+fn concurrent_workload_calls_attach_once() {
     let lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     let calls: Vec<_> = (0..8).map(|_| caller.begin_attach(&pod, "eth0")).collect();
@@ -332,7 +332,7 @@ fn of_many_calls_for_one_workload_one_attaches_it() {
 }
 
 #[test]
-fn workloads_are_attached_at_the_same_time_and_one_too_many_is_told_so() {
+fn workload_attaches_are_bounded() {
     let lab = Lab::start(&Settings::default());
     let caller = lab.workloads();
     let pods = [(); 5].map(|()| Netns::new("pod"));
@@ -351,7 +351,7 @@ fn workloads_are_attached_at_the_same_time_and_one_too_many_is_told_so() {
     lab.assert_clean_slate();
 }
 
-/// Without timers: the service can be suspended, and its session stays.
+/// A heartbeat of 60 s: the session survives while the service is suspended.
 fn lab_to_suspend() -> Lab {
     let service = "[limits]\nheartbeat_ms = 60000".into();
     Lab::start(&Settings { service, ..Settings::default() })
@@ -380,7 +380,7 @@ fn wait_until_undone(lab: &Lab) {
 }
 
 #[test]
-fn a_call_that_is_taken_back_leaves_nothing() {
+fn cancelled_workload_call_leaves_nothing() {
     let lab = lab_to_suspend();
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     lab.service.signal(Signal::SIGSTOP);
@@ -392,7 +392,7 @@ fn a_call_that_is_taken_back_leaves_nothing() {
 }
 
 #[test]
-fn a_client_that_ends_amid_an_attach_leaves_nothing() {
+fn dead_workload_client_leaves_nothing() {
     let lab = lab_to_suspend();
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     lab.service.signal(Signal::SIGSTOP);
@@ -405,7 +405,7 @@ fn a_client_that_ends_amid_an_attach_leaves_nothing() {
 }
 
 #[test]
-fn a_repeat_of_a_call_that_was_taken_back_attaches_the_workload() {
+fn repeat_after_cancel_attaches_workload() {
     let lab = lab_to_suspend();
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     lab.service.signal(Signal::SIGSTOP);
@@ -435,7 +435,7 @@ fn a_workload_outlives(restart: impl FnOnce(&mut Lab)) {
 }
 
 #[test]
-fn a_workload_outlives_the_agent() {
+fn workload_survives_agent_restart() {
     a_workload_outlives(|lab| {
         lab.agent.stop();
         lab.start_agent();
@@ -448,7 +448,7 @@ fn a_workload_outlives_the_agent() {
 }
 
 #[test]
-fn a_workload_outlives_the_service() {
+fn workload_survives_service_restart() {
     a_workload_outlives(|lab| {
         lab.service.signal(Signal::SIGKILL);
         lab.service_ends();
@@ -457,7 +457,7 @@ fn a_workload_outlives_the_service() {
 }
 
 #[test]
-fn an_agent_killed_amid_an_attach_leaves_nothing_that_was_not_kept() {
+fn killed_agent_undoes_workload_attach() {
     let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
     let caller = lab.workloads();
     for point in ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-kept"] {
@@ -481,7 +481,7 @@ fn an_agent_killed_amid_an_attach_leaves_nothing_that_was_not_kept() {
 
 /// An idle client does not delay the end.
 #[test]
-fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
+fn stopping_agent_answers_open_calls() {
     let mut lab = lab_to_suspend();
     let (caller, idle, pod) = (lab.workloads(), lab.workloads(), Netns::new("pod"));
     idle.status().unwrap();
@@ -502,7 +502,7 @@ fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
 
 /// Clients of different gRPC versions send different authorities for the socket.
 #[test]
-fn a_client_of_grpcs_own_library_attaches_and_detaches_whatever_it_calls_the_socket() {
+fn grpc_library_client_attaches_and_detaches() {
     let lab = Lab::start(&Settings::default());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut protoc = Command::new("protoc");

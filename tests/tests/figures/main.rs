@@ -20,7 +20,7 @@ use pictures::{LEASES, PEERS, PHASES};
 use table::{Cell, Report, Row};
 
 #[test]
-fn each_row_is_a_line_of_json_after_those_before() {
+fn benchmark_rows_are_appended_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rows");
     for number in [1_usize, 2] {
@@ -35,7 +35,7 @@ fn each_row_is_a_line_of_json_after_those_before() {
 }
 
 #[test]
-fn pictures_are_well_formed_and_say_what_their_rows_do() {
+fn benchmark_pictures_match_their_rows() {
     let folder = tempfile::tempdir().unwrap();
     let [(_, v4), (_, both)] = PEERS;
     let ratio = |table: &str, callers: u32, of: &str, ratio: f64| {
@@ -67,7 +67,7 @@ fn pictures_are_well_formed_and_say_what_their_rows_do() {
 }
 
 #[test]
-fn a_table_that_is_not_there_leaves_its_picture_alone() {
+fn missing_table_keeps_its_picture() {
     let folder = tempfile::tempdir().unwrap();
     pictures::draw(folder.path(), &[]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -8,7 +8,7 @@ use offload_proto::Reason;
 use serde_json::json;
 
 #[test]
-fn of_36_pods_32_run_and_the_others_say_why_and_run_once_there_is_room() {
+fn excess_pods_wait_for_room() {
     let cluster = Cluster::take();
     let pods: Vec<_> = (0..36).map(|number| pod(&format!("pod-{number}"), json!({}))).collect();
     cluster.apply(&pods);
@@ -33,7 +33,7 @@ fn of_36_pods_32_run_and_the_others_say_why_and_run_once_there_is_room() {
 }
 
 #[test]
-fn sixty_pods_that_come_and_go_in_waves_have_a_vf_each() {
+fn sixty_pods_in_waves_get_vfs() {
     let cluster = Cluster::take();
     for wave in 0..3 {
         let wave = format!("wave-{wave}");

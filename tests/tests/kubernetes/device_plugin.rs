@@ -43,7 +43,7 @@ fn attached(cluster: &Cluster) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_pod_has_the_vf_that_the_kubelet_chose_and_one_too_many_is_pending_until_one_is_freed() {
+fn kubelet_assigns_vfs_and_limits_pods() {
     let cluster = Cluster::take();
     wait_for_resources(&cluster, "6");
     let names: Vec<_> = (0..7).map(|number| format!("gold-{number}")).collect();
@@ -65,7 +65,7 @@ fn a_pod_has_the_vf_that_the_kubelet_chose_and_one_too_many_is_pending_until_one
 }
 
 #[test]
-fn a_pod_that_asks_for_none_never_takes_a_vf_of_the_kubelets() {
+fn pod_without_request_takes_no_kubelet_vf() {
     let cluster = Cluster::take();
     let mut greedy = pod("greedy", json!({}));
     on_gold(&mut greedy);
@@ -77,7 +77,7 @@ fn a_pod_that_asks_for_none_never_takes_a_vf_of_the_kubelets() {
 }
 
 #[test]
-fn a_kubelet_that_starts_again_or_loses_the_socket_is_offered_the_vfs_again() {
+fn restarted_kubelet_gets_vfs_again() {
     let cluster = Cluster::take();
     cluster.apply(&[asking("before")]);
     cluster.wait_for_ready(1);

@@ -72,7 +72,7 @@ impl BareNode {
         node
     }
 
-    /// Runs the commands of a section of the page, from its numbered block.
+    /// Runs the commands in one `sh` block of a section of the page; the first block is 0.
     fn type_lines(&self, section: &str, block: usize) -> String {
         let text = PAGE.split("\n## ").find(|text| text.starts_with(section)).unwrap();
         let lines = text.split("```sh\n").nth(block + 1).unwrap().split("```").next().unwrap();
@@ -219,7 +219,7 @@ fn end_agent() {
 }
 
 #[test]
-fn a_node_is_installed_upgraded_under_pods_and_left_without_anything_by_the_lines_of_the_page() {
+fn documented_commands_install_upgrade_remove() {
     let node = BareNode::take();
     let cluster = &node.cluster;
     let [version, next] = node.load_image();
@@ -262,7 +262,7 @@ fn a_node_is_installed_upgraded_under_pods_and_left_without_anything_by_the_line
 }
 
 #[test]
-fn the_api_server_takes_the_service_of_a_dpu_and_kubectl_makes_sense_of_all_manifests() {
+fn api_server_accepts_all_manifests() {
     let cluster = Cluster::take();
     let base = |name: &str| root().join("configs/kubernetes").join(name).display().to_string();
     for name in ["host", "dpu", "cert-manager", "networks", "admission"] {

@@ -26,7 +26,7 @@ fn wait_for_restart(cluster: &Cluster, pod: &Value) {
 }
 
 #[test]
-fn pods_go_on_and_crashed_containers_are_restarted_without_the_api_server() {
+fn pods_run_without_api_server() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 2, json!({}))]);
     let pods = cluster.wait_for_ready(2);
@@ -41,7 +41,7 @@ fn pods_go_on_and_crashed_containers_are_restarted_without_the_api_server() {
 }
 
 #[test]
-fn without_the_dpus_service_crashed_containers_are_restarted_and_new_pods_wait() {
+fn new_pods_wait_for_dpu_service() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 2, json!({}))]);
     let pods = cluster.wait_for_ready(2);
@@ -61,7 +61,7 @@ fn without_the_dpus_service_crashed_containers_are_restarted_and_new_pods_wait()
 }
 
 #[test]
-fn pods_that_go_without_the_dpus_service_are_given_back_later() {
+fn pods_removed_without_service_are_released_later() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 4, json!({}))]);
     cluster.wait_for_ready(4);

@@ -30,7 +30,7 @@ fn probed(ready: &Value, alive: &Value) -> Value {
 }
 
 #[test]
-fn probes_by_http_tcp_and_exec_tell_whether_a_container_is_ready_and_alive() {
+fn kubelet_probes_work() {
     let cluster = Cluster::take();
     let http = |path: &str, port| json!({"httpGet": {"path": path, "port": port}});
     let tcp = |port| json!({"tcpSocket": {"port": port}});

@@ -29,7 +29,7 @@ fn assert_reached_from_host(cluster: &Cluster, pods: &[Value]) {
 }
 
 #[test]
-fn kubelet_and_containerd_that_end_or_crash_leave_pods_as_they_are() {
+fn kubelet_and_containerd_restarts_keep_pods() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 3, json!({}))]);
     let pods = cluster.wait_for_ready(3);
@@ -51,7 +51,7 @@ fn kubelet_and_containerd_that_end_or_crash_leave_pods_as_they_are() {
 }
 
 #[test]
-fn agent_and_service_that_start_again_cost_running_pods_no_packet() {
+fn restarts_lose_no_packet() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 2, json!({}))]);
     let pods = cluster.wait_for_ready(2);
@@ -72,7 +72,7 @@ fn agent_and_service_that_start_again_cost_running_pods_no_packet() {
 }
 
 #[test]
-fn a_node_that_reboots_has_all_its_pods_again() {
+fn rebooted_node_restores_its_pods() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 12, json!({}))]);
     let before = cluster.wait_for_ready(12);

@@ -63,7 +63,7 @@ fn uplink(cluster: &Cluster) -> String {
 }
 
 #[test]
-fn pods_reach_services_and_the_api_server_and_all_reach_a_services_port_on_the_dpu() {
+fn services_are_reachable() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 2, server()), service("web"), pod("client", json!({}))]);
     let pods = cluster.wait_for_ready(3);
@@ -94,7 +94,7 @@ fn pods_reach_services_and_the_api_server_and_all_reach_a_services_port_on_the_d
 
 /// The server is the test's and on the node, like one of a DaemonSet with `hostNetwork`: the path to it is tested.
 #[test]
-fn a_pod_finds_a_service_by_the_name_server_that_the_kubelet_tells_it() {
+fn pod_resolves_service_names() {
     let cluster = Cluster::take();
     let socket = UdpSocket::bind((NODE, 53)).unwrap();
     let answers = thread::spawn(move || answer(&socket, API.parse().unwrap()));
@@ -143,7 +143,7 @@ fn answer(socket: &UdpSocket, address: Ipv4Addr) {
 }
 
 #[test]
-fn a_host_port_is_a_port_of_the_dpu_until_its_pod_goes() {
+fn container_host_port_is_mapped_on_dpu() {
     let cluster = Cluster::take();
     let mut container = server();
     container["ports"] = json!([{"containerPort": 8080, "hostPort": 18080}]);

@@ -6,7 +6,7 @@ use e2e::cluster::{Cluster, addresses, deployment, is_ready, name, pod};
 use serde_json::json;
 
 #[test]
-fn twenty_pods_of_a_deployment_reach_each_other_in_both_families_and_give_everything_back() {
+fn twenty_deployment_pods_communicate() {
     let cluster = Cluster::take();
     cluster.apply(&[deployment("web", 20, json!({}))]);
     let pods = cluster.wait_for_ready(20);
@@ -20,7 +20,7 @@ fn twenty_pods_of_a_deployment_reach_each_other_in_both_families_and_give_everyt
 }
 
 #[test]
-fn a_pod_of_the_hosts_own_network_is_ready_and_has_no_attachment() {
+fn host_network_pod_has_no_attachment() {
     let cluster = Cluster::take();
     let mut own = pod("own", json!({}));
     own["spec"]["hostNetwork"] = json!(true);

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use e2e::{
     Lab, Settings, Timeouts,
-    runtime::{Asked, Containerd, Runtime, write_conflist},
+    runtime::{Containerd, PodOptions, Runtime, write_conflist},
     wait_for,
 };
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn limits(lab: &Lab) -> Vec<u64> {
 }
 
 #[test]
-fn the_limit_of_an_annotation_is_in_force_and_one_that_the_kernel_cant_keep_is_refused() {
+fn annotated_limit_is_applied_or_refused() {
     let (lab, containerd) = node();
     let slow = [("kubernetes.io/ingress-bandwidth", "10M"), ("example.org/other", "x")];
     let pod = containerd.run_with("slow", &slow).unwrap();
@@ -46,7 +46,7 @@ fn the_limit_of_an_annotation_is_in_force_and_one_that_the_kernel_cant_keep_is_r
 }
 
 #[test]
-fn an_annotation_of_ours_that_cant_be_honoured_is_refused_by_name() {
+fn unsupported_containerd_annotation_is_refused() {
     let (lab, containerd) = node();
     for (annotation, value, why) in [
         ("dpu-offload.io/vlan", "7", "annotation dpu-offload.io/vlan"),
@@ -66,7 +66,7 @@ fn an_annotation_of_ours_that_cant_be_honoured_is_refused_by_name() {
 }
 
 #[test]
-fn a_pod_has_what_its_annotations_ask_for() {
+fn containerd_annotations_are_honoured() {
     let (lab, containerd) = node();
     let asked = [
         ("dpu-offload.io/network", "green"),
@@ -85,7 +85,7 @@ fn a_pod_has_what_its_annotations_ask_for() {
 }
 
 #[test]
-fn a_pod_has_all_networks_that_its_annotation_lists_and_the_address_of_the_first() {
+fn annotated_networks_are_all_attached() {
     let (lab, containerd) = node();
     let networks = "green,wire@data";
     let pod = containerd.run_with("pod", &[("k8s.v1.cni.cncf.io/networks", networks)]).unwrap();
@@ -123,7 +123,7 @@ fn pods_get_networks_that_are_for_their_namespace() {
 
 /// containerd calls STATUS since 2.1. Before, the node stays ready and each pod fails.
 #[test]
-fn a_node_is_told_that_its_dpu_is_away_by_versions_that_ask() {
+fn containerd_reports_absent_dpu() {
     let (mut lab, containerd) = node();
     assert!(containerd.has_network());
     lab.service.stop();
@@ -141,7 +141,7 @@ fn a_node_is_told_that_its_dpu_is_away_by_versions_that_ask() {
 }
 
 #[test]
-fn of_several_configurations_the_first_by_name_is_taken() {
+fn first_configuration_by_name_is_used() {
     let (lab, containerd) = node();
     let folder = lab.path().join("net.d");
     let shipped = fs::read_to_string(folder.join("10-dpu-offload.conflist")).unwrap();
@@ -180,7 +180,7 @@ fn on_green(conflist: &mut Value) {
 }
 
 #[test]
-fn a_pod_has_an_interface_of_each_of_several_configurations() {
+fn each_configuration_adds_an_interface() {
     let lab = Lab::start(&Settings::default());
     write_conflist(&lab, "net.d/20-green.conflist", on_green);
     let containerd = Containerd::install_with(&lab, "max_conf_num = 2", &[]);
@@ -195,11 +195,12 @@ fn a_pod_has_an_interface_of_each_of_several_configurations() {
 
 /// A RuntimeClass names a runtime, which may have its own configurations.
 #[test]
-fn a_class_of_pods_has_the_network_of_its_runtime() {
+fn runtime_class_selects_the_network() {
     let lab = Lab::start(&Settings::default());
     let folder = write_conflist(&lab, "green.d/10-green.conflist", on_green);
     let containerd = Containerd::install_with(&lab, "", &[("other", &folder)]);
-    let of_class = |handler| containerd.run_as("pod", &Asked { handler, ..Asked::default() });
+    let of_class =
+        |handler| containerd.run_as("pod", &PodOptions { handler, ..PodOptions::default() });
     for (handler, network) in [("", "blue"), ("other", "green")] {
         let pod = of_class(handler).unwrap();
         assert_eq!(networks(&lab), [("eth0".into(), network.into())]);

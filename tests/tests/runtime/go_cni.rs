@@ -11,7 +11,7 @@ use e2e::{
 use serde_json::json;
 
 #[test]
-fn a_pod_has_what_its_annotations_ask_for_without_plugin_and_configuration() {
+fn go_cni_containerd_honours_annotations() {
     let lab = Lab::start(&Settings::default());
     let containerd = Containerd::install_with_go_cni(&lab);
     let asked = [
@@ -38,7 +38,7 @@ fn a_pod_has_what_its_annotations_ask_for_without_plugin_and_configuration() {
 }
 
 #[test]
-fn a_result_outlives_containerd_as_it_was() {
+fn go_cni_result_survives_containerd() {
     let lab = Lab::start(&Settings::default());
     let containerd = Containerd::install_with_go_cni(&lab);
     let pod = containerd.run_with("pod", &[("dpu-offload.io/network", "green")]).unwrap();
@@ -54,7 +54,7 @@ fn a_result_outlives_containerd_as_it_was() {
 }
 
 #[test]
-fn a_node_is_told_that_its_dpu_is_away() {
+fn go_cni_containerd_reports_absent_dpu() {
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let containerd = Containerd::install_with_go_cni(&lab);

@@ -40,15 +40,15 @@ macro_rules! on_each_runtime {
 }
 
 on_each_runtime![
-    two_pods_reach_each_other_in_both_families_and_give_everything_back,
-    twenty_pods_at_once_have_an_address_each,
-    a_pod_too_many_is_refused_in_one_sentence_and_runs_once_there_is_room,
-    a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_removed,
-    a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_pod_is_removed,
-    pods_outlive_agent_service_and_runtime,
-    a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence,
-    a_pod_that_goes_while_the_dpu_is_away_is_given_back_later,
-    a_pod_that_goes_while_the_agent_is_away_is_given_back_later,
-    a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host,
-    a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back,
+    two_pods_communicate_in_both_families,
+    twenty_concurrent_pods_have_addresses,
+    excess_pod_is_refused_until_room,
+    runtime_killed_during_add_leaves_nothing,
+    runtime_killed_at_start_leaves_nothing,
+    pods_survive_agent_service_and_runtime,
+    pod_start_reports_absent_dpu,
+    pod_removed_without_dpu_is_released_later,
+    pod_removed_without_agent_is_released_later,
+    published_port_is_reachable,
+    pod_without_netns_is_removed,
 ];

@@ -22,7 +22,7 @@ fn networks(lab: &Lab) -> Vec<[Value; 2]> {
 }
 
 #[test]
-fn what_the_dpu_decides_is_refused_when_a_network_is_created() {
+fn podman_network_refuses_dpu_settings() {
     let (lab, podman) = podman();
     for (options, why) in [
         (&["--subnet", "10.9.0.0/24"][..], "--subnet is not"),
@@ -43,7 +43,7 @@ fn what_the_dpu_decides_is_refused_when_a_network_is_created() {
 }
 
 #[test]
-fn a_container_joins_networks_and_leaves_them_while_it_runs() {
+fn running_container_joins_and_leaves_networks() {
     let (lab, podman) = podman();
     podman.create("other", &["--opt", "network=green"]).unwrap();
     // podman names the interfaces of several networks in any order.
@@ -64,7 +64,7 @@ fn a_container_joins_networks_and_leaves_them_while_it_runs() {
 }
 
 #[test]
-fn a_container_has_the_resolvers_of_its_network_and_its_addresses_in_both_families() {
+fn podman_container_has_resolvers_and_addresses() {
     let (lab, podman) = podman();
     podman.create("green", &[]).unwrap();
     let wished = "green:ip=10.2.0.9,ip=fd00:10:2::9,mac=02:00:00:00:02:09";
@@ -82,7 +82,7 @@ fn a_container_has_the_resolvers_of_its_network_and_its_addresses_in_both_famili
 }
 
 #[test]
-fn a_container_is_shown_with_the_addresses_and_the_mac_that_it_has() {
+fn podman_inspect_shows_addresses() {
     let (lab, podman) = podman();
     let id = podman.run("pod").unwrap();
     let format = "{{json .NetworkSettings.Networks.blue}}";

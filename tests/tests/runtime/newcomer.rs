@@ -117,7 +117,7 @@ fn script() -> String {
 }
 
 #[test]
-fn whoever_does_what_the_pages_say_has_a_container_with_a_way_in_and_out() {
+fn documented_steps_give_a_connected_container() {
     let made = making::Made::of_programs();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("script");

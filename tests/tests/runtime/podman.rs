@@ -7,7 +7,7 @@ use e2e::{
 };
 
 #[test]
-fn a_container_has_the_address_and_mac_that_it_asks_for_and_keeps_them_over_a_restart() {
+fn podman_container_keeps_requested_address() {
     let lab = Lab::start(&Settings::default());
     let podman = Podman::install(&lab);
     let wished = ["--ip", "10.1.9.10", "--mac-address", "02:00:00:00:09:10"];
@@ -23,7 +23,7 @@ fn a_container_has_the_address_and_mac_that_it_asks_for_and_keeps_them_over_a_re
 }
 
 #[test]
-fn a_container_has_the_same_network_again_after_a_reload_of_it() {
+fn podman_network_reload_keeps_network() {
     let lab = Lab::start(&Settings::default());
     let podman = Podman::install(&lab);
     let id = podman.run("pod").unwrap();

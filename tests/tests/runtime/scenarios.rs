@@ -25,7 +25,7 @@ fn run_at_once(node: &Node, count: usize) -> Vec<Result<String, String>> {
     })
 }
 
-pub(crate) fn two_pods_reach_each_other_in_both_families_and_give_everything_back(kind: Kind) {
+pub(crate) fn two_pods_communicate_in_both_families(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
     let pods = ["one", "two"].map(|name| node.run(name));
     for pod in &pods {
@@ -41,7 +41,7 @@ pub(crate) fn two_pods_reach_each_other_in_both_families_and_give_everything_bac
     node.assert_clean_slate();
 }
 
-pub(crate) fn twenty_pods_at_once_have_an_address_each(kind: Kind) {
+pub(crate) fn twenty_concurrent_pods_have_addresses(kind: Kind) {
     let node = Node::start(kind, &Settings::with_vfs(20));
     let pods: Vec<_> = run_at_once(&node, 20).into_iter().map(Result::unwrap).collect();
     let addresses: BTreeSet<_> = pods.iter().flat_map(|pod| node.inside(pod).addresses).collect();
@@ -57,7 +57,7 @@ pub(crate) fn twenty_pods_at_once_have_an_address_each(kind: Kind) {
     node.assert_clean_slate();
 }
 
-pub(crate) fn a_pod_too_many_is_refused_in_one_sentence_and_runs_once_there_is_room(kind: Kind) {
+pub(crate) fn excess_pod_is_refused_until_room(kind: Kind) {
     let node = Node::start(kind, &Settings::with_vfs(2));
     let (pods, complaints): (Vec<_>, Vec<_>) =
         run_at_once(&node, 3).into_iter().partition(Result::is_ok);
@@ -74,7 +74,7 @@ pub(crate) fn a_pod_too_many_is_refused_in_one_sentence_and_runs_once_there_is_r
     node.assert_clean_slate();
 }
 
-pub(crate) fn a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_removed(kind: Kind) {
+pub(crate) fn runtime_killed_during_add_leaves_nothing(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
     let bystander = node.run("bystander");
     node.lab.service.signal(Signal::SIGSTOP);
@@ -93,9 +93,7 @@ pub(crate) fn a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_remove
     node.assert_clean_slate();
 }
 
-pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_pod_is_removed(
-    kind: Kind,
-) {
+pub(crate) fn runtime_killed_at_start_leaves_nothing(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
     // The first start takes longer than the following ones.
     node.remove(&node.run("first"));
@@ -118,7 +116,7 @@ pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_
     assert!(cut_short > 0, "each start was over before its runtime was killed, within {length:?}");
 }
 
-pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {
+pub(crate) fn pods_survive_agent_service_and_runtime(kind: Kind) {
     let mut node = Node::start(kind, &Settings::default());
     let pods = ["one", "two"].map(|name| node.run(name));
     let conversations = node.connect(&pods[0], &pods[1]);
@@ -146,7 +144,7 @@ pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {
     node.assert_clean_slate();
 }
 
-pub(crate) fn a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence(kind: Kind) {
+pub(crate) fn pod_start_reports_absent_dpu(kind: Kind) {
     let mut node = Node::start(kind, &Settings::default());
     node.lab.service.stop();
     let complaint = node.runtime.run("early").unwrap_err();
@@ -160,7 +158,7 @@ pub(crate) fn a_pod_that_starts_while_the_dpu_is_away_fails_with_our_sentence(ki
     node.assert_clean_slate();
 }
 
-pub(crate) fn a_pod_that_goes_while_the_dpu_is_away_is_given_back_later(kind: Kind) {
+pub(crate) fn pod_removed_without_dpu_is_released_later(kind: Kind) {
     let mut node = Node::start(kind, &Settings::default());
     let pod = node.run("pod");
     node.lab.service.crash();
@@ -171,7 +169,7 @@ pub(crate) fn a_pod_that_goes_while_the_dpu_is_away_is_given_back_later(kind: Ki
 }
 
 /// A kubelet repeats the removal; a podman user need not, because the network namespace ends with the container.
-pub(crate) fn a_pod_that_goes_while_the_agent_is_away_is_given_back_later(kind: Kind) {
+pub(crate) fn pod_removed_without_agent_is_released_later(kind: Kind) {
     let mut node = Node::start(kind, &Settings::default());
     let pod = node.run("pod");
     node.lab.agent.stop();
@@ -183,7 +181,7 @@ pub(crate) fn a_pod_that_goes_while_the_agent_is_away_is_given_back_later(kind: 
     node.assert_clean_slate();
 }
 
-pub(crate) fn a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host(kind: Kind) {
+pub(crate) fn published_port_is_reachable(kind: Kind) {
     let others = "reconcile_s = 1\n[[host_port]]\nnetwork = \"blue\"\n";
     let lab = Lab::start(&Settings { timeouts: others.into(), ..Settings::with_gateways() });
     let outside = outside_of(&lab);
@@ -207,7 +205,7 @@ pub(crate) fn a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host(
 
 /// podman 5 reports an error, because netavark opens the network namespace before it calls the plugin. It still removes
 /// the container.
-pub(crate) fn a_pod_whose_netns_is_gone_first_is_removed_and_gives_all_back(kind: Kind) {
+pub(crate) fn pod_without_netns_is_removed(kind: Kind) {
     let node = Node::start(kind, &Settings::default());
     let pod = node.run("pod");
     node.delete_netns(&pod);

@@ -33,7 +33,7 @@ const DONE_TO_A_VF: [&str; 4] = [
 
 /// A VF that differs after its pod is bound to its driver again before the next pod gets it.
 #[test]
-fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
+fn igb_changes_reach_no_later_pod() {
     let lab = Lab::start(2);
     let clean = lab.clean();
     let resident = Netns::new("resident");
@@ -61,7 +61,7 @@ fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
 /// Pods get VFs by PCI address, reach each other through the card within their VLAN only, and return the VFs with their
 /// baselines. The same holds for a namespace that ends with its VF inside.
 #[test]
-fn vfs_go_into_pods_and_come_back_as_they_were() {
+fn igb_vfs_return_with_their_baseline() {
     let lab = Lab::start(3);
     let (before, clean) = (lab.all_on_host(), lab.clean());
     lab.assert_invariants(&clean);
@@ -97,7 +97,7 @@ fn vfs_go_into_pods_and_come_back_as_they_were() {
 
 /// A PF checks source addresses unless the network allows others, and does not support trunks.
 #[test]
-fn what_the_network_allows_the_pf_allows() {
+fn igb_pf_enforces_network_rights() {
     let lab = Lab::start(1);
     let (before, clean) = (lab.all_on_host(), lab.clean());
     let pod = Netns::new("pod");
@@ -115,7 +115,7 @@ fn what_the_network_allows_the_pf_allows() {
 
 /// A VF without a record returns to the host with its baseline, and its PF no longer restricts it.
 #[test]
-fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
+fn igb_vf_without_record_is_restored() {
     let mut lab = Lab::start(1);
     let (before, clean) = (lab.all_on_host(), lab.clean());
     let pod = Netns::new("pod");
@@ -132,7 +132,7 @@ fn a_vf_that_nobody_has_a_record_of_is_free_of_its_pods_settings() {
 
 /// The number of VFs follows the DPU's configuration from 0 via 7 to 3, but never while one is in use.
 #[test]
-fn the_number_of_vfs_follows_the_dpus_wish() {
+fn igb_vf_number_follows_the_dpu() {
     let lab = Lab::start(7);
     let clean = lab.clean();
     let pod = Netns::new("pod");

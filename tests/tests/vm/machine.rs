@@ -64,7 +64,7 @@ fn json(line: &str) -> Value {
 }
 
 #[test]
-fn netdevsim_switches_to_switchdev_with_a_representor_per_vf() {
+fn machine_netdevsim_supports_switchdev() {
     let card = Netdevsim::new(900);
     let handle = card.handle();
     write(card.folder().join("sriov_numvfs"), "3");
@@ -83,7 +83,7 @@ fn netdevsim_switches_to_switchdev_with_a_representor_per_vf() {
 }
 
 #[test]
-fn each_igb_card_makes_seven_vfs_with_a_netdev_each() {
+fn machine_igb_cards_have_seven_vfs() {
     let cards = functions("igb");
     assert!(!cards.is_empty(), "no igb card: hack/vm run --igb");
     for card in cards {
@@ -100,7 +100,7 @@ fn each_igb_card_makes_seven_vfs_with_a_netdev_each() {
 }
 
 #[test]
-fn a_bridge_filters_vlans() {
+fn machine_bridge_filters_vlans() {
     let netns = Netns::new("vlans");
     netns.ip(&["link", "add", "br0", "type", "bridge", "vlan_filtering", "1"]);
     netns.ip(&["link", "add", "port0", "master", "br0", "type", "veth", "peer", "port1"]);
@@ -112,7 +112,7 @@ fn a_bridge_filters_vlans() {
 }
 
 #[test]
-fn modules_of_the_kernel_load_when_they_are_needed() {
+fn machine_loads_kernel_modules() {
     let netns = Netns::new("modules");
     netns.ip(&["link", "add", "one", "type", "veth", "peer", "two"]);
     netns.ip(&["link", "add", "link", "one", "name", "one.7", "type", "vlan", "id", "7"]);
@@ -131,7 +131,7 @@ fn modules_of_the_kernel_load_when_they_are_needed() {
 }
 
 #[test]
-fn results_can_be_written_to_the_shared_folder() {
+fn machine_shared_folder_is_writable() {
     let folder = std::env::var("OFFLOAD_VM_SHARE").expect("hack/vm sets OFFLOAD_VM_SHARE");
     let file = tempfile::NamedTempFile::new_in(folder).unwrap();
     write(file.path(), "a result");

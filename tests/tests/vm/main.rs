@@ -12,6 +12,6 @@ mod card_check;
 mod igb;
 mod machine;
 mod netdevsim;
+mod other_users;
 mod reset;
-mod strangers;
 mod wire;

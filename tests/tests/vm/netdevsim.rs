@@ -58,25 +58,25 @@ pub(crate) fn settings() -> Settings {
 }
 
 #[test]
-fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone() {
-    labels::rules_that_go_by_a_group_see_the_pods_of_its_network_alone(&settings());
+fn link_group_covers_exactly_its_networks_pods() {
+    labels::link_group_covers_exactly_its_networks_pods(&settings());
 }
 
 #[test]
-fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
-    pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&settings());
+fn two_pods_ping_in_both_families() {
+    pods::two_pods_ping_in_both_families(&settings());
 }
 
 #[test]
-fn sixteen_pods_come_and_go_at_once() {
+fn sixteen_pods_on_switchdev_come_and_go() {
     let settings = Settings { vfs: 16, pool: 16, ..settings() };
-    load::as_many_pods_as_vfs_come_and_go(&settings);
+    load::pods_for_all_vfs_come_and_go(&settings);
 }
 
 /// The machine's kernel has the modules.
 #[test]
-fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
-    delegates::plugins_for_stacked_links_and_rates_make_further_interfaces(&settings());
+fn upper_device_and_rate_plugins_work() {
+    delegates::upper_device_and_rate_plugins_work(&settings());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn one_network_serves_macvlan_and_ipvlan() {
 }
 
 #[test]
-fn pods_of_one_vlan_reach_each_other_and_those_of_another_are_not_heard() {
+fn switchdev_vlans_separate_pods() {
     let lab = Lab::start(&settings());
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let (same, other) = (Netns::new("same"), Netns::new("other"));
@@ -115,7 +115,7 @@ fn pods_of_one_vlan_reach_each_other_and_those_of_another_are_not_heard() {
 }
 
 #[test]
-fn rates_are_the_cards_while_a_pod_has_the_vf() {
+fn card_has_rates_while_attached() {
     let lab = Lab::start(&settings());
     let device = Device::of(&lab);
     let pod = Netns::new("pod");
@@ -131,7 +131,7 @@ fn rates_are_the_cards_while_a_pod_has_the_vf() {
 }
 
 #[test]
-fn operators_see_the_card_and_what_it_can_do() {
+fn operators_see_card_abilities() {
     let lab = Lab::start(&settings());
     let described = lab.operator().says(&["describe", "dpu"]);
     let row = |begin: &str| {
@@ -165,7 +165,7 @@ fn of_card<'a>(lab: &Lab, described: &'a str, name: &str) -> &'a str {
 }
 
 #[test]
-fn a_card_that_leaves_nothing_to_the_kernel_guards_in_software_and_operators_see_that() {
+fn card_without_trap_guards_in_software() {
     let _without_trap = WithoutTrap::new();
     let lab = Lab::start(&settings());
     let described = lab.operator().says(&["describe", "dpu"]);
@@ -187,7 +187,7 @@ fn a_card_that_leaves_nothing_to_the_kernel_guards_in_software_and_operators_see
 /// The card accepts the service's filters and FDB entries. It does not accept entries that the bridge has learnt, the
 /// only ones of an unguarded port.
 #[test]
-fn traffic_that_the_kernel_forwards_makes_offloaded_false() {
+fn software_forwarding_makes_offloaded_false() {
     let lab = Lab::start(&settings());
     let (guarded, unguarded) = (Netns::new("guarded"), Netns::new("unguarded"));
     let _ = lab.add("red", &guarded, "eth0").result();
@@ -213,7 +213,7 @@ fn traffic_that_the_kernel_forwards_makes_offloaded_false() {
 }
 
 #[test]
-fn a_rate_that_the_driver_refuses_is_told_in_its_words_and_all_is_undone() {
+fn refused_rate_is_reported_and_undone() {
     let lab = Lab::start(&settings());
     let pod = Netns::new("pod");
     for _ in 0..2 {
@@ -227,7 +227,7 @@ fn a_rate_that_the_driver_refuses_is_told_in_its_words_and_all_is_undone() {
 
 /// The driver fails to start again: all representors are gone and stay away until an operator repairs the card.
 #[test]
-fn without_representors_nothing_is_attached_and_nothing_is_lost() {
+fn missing_representors_refuse_attaches_only() {
     let lab = Lab::start(&settings());
     let device = Device::of(&lab);
     let pod = Netns::new("pod");

@@ -16,13 +16,13 @@ use crate::{card::Device, netdevsim::settings};
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
-fn after_a_card_reset_pods_get_their_vf_back() {
-    outages::after_a_card_reset_pods_get_their_vf_back(&settings());
+fn pods_get_vfs_back_after_card_reset() {
+    outages::pods_get_vfs_back_after_card_reset(&settings());
 }
 
 /// Everything of an attachment is set again on the new card: VLAN, rate, addresses. Processes in the pod continue.
 #[test]
-fn after_a_reset_pods_have_their_vlans_rates_and_processes() {
+fn card_reset_keeps_vlans_rates_and_processes() {
     let mut lab = Lab::start(&settings());
     let (a, b, limited) = (Netns::new("a"), Netns::new("b"), Netns::new("limited"));
     let _ = lab.add("red", &a, "eth0").result();
@@ -51,7 +51,7 @@ fn after_a_reset_pods_have_their_vlans_rates_and_processes() {
 
 /// As after a change of the eswitch mode, or a restart of the card's driver.
 #[test]
-fn representors_that_vanish_and_return_alone_are_programmed_again() {
+fn returned_representors_are_programmed() {
     let lab = Lab::start(&settings());
     let pair = Pair::attach(&lab);
     let (before, device) = (ids(&lab), Device::of(&lab));
@@ -65,7 +65,7 @@ fn representors_that_vanish_and_return_alone_are_programmed_again() {
 }
 
 #[test]
-fn a_card_that_is_reset_while_the_service_is_down_is_programmed_at_its_start() {
+fn card_reset_without_service_is_repaired() {
     let mut lab = Lab::start(&settings());
     let pair = Pair::attach(&lab);
     let before = ids(&lab);

@@ -5,8 +5,8 @@ use e2e::{Settings, scenarios::wire};
 use crate::netdevsim::PATIENCE;
 
 #[test]
-fn a_vlan_goes_over_the_wire_between_two_dpus() {
+fn vlan_crosses_the_wire_between_dpus() {
     // veth cards, because each netdevsim card is controller 0 of its DPU.
     let settings = Settings { service: PATIENCE.into(), ..Settings::with_vfs(2) };
-    assert!(wire::a_vlan_goes_over_the_wire_or_is_refused(&settings), "VLANs are not kept apart");
+    assert!(wire::vlan_crosses_uplink_or_is_refused(&settings), "VLANs are not kept apart");
 }

@@ -16,9 +16,9 @@ const CALL_S_EMULATED: u32 = 30;
 
 /// Networks of other plugins, script plugins, and their traces.
 #[derive(Debug)]
-pub struct Others(TempDir);
+pub struct OtherPlugins(TempDir);
 
-impl Others {
+impl OtherPlugins {
     /// Without networks.
     ///
     /// # Panics
@@ -115,7 +115,7 @@ impl Others {
     }
 }
 
-impl Default for Others {
+impl Default for OtherPlugins {
     fn default() -> Self {
         Self::new()
     }

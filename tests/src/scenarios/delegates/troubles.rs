@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     LIMIT, assert_clean_slate, held, kept,
-    others::{MAKES_A_LINK, Others, leased_of},
+    others::{MAKES_A_LINK, OtherPlugins, leased_of},
     start,
 };
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
 ///
 /// # Panics
 /// If anything remains.
-pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
-    let others = Others::with_links("good", "green");
+pub fn failing_plugin_leaves_nothing(settings: &Settings) {
+    let others = OtherPlugins::with_links("good", "green");
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
     let own = links(&pod);
     let leave = r#"[ $CNI_COMMAND = ADD ] || exit 0
@@ -100,8 +100,8 @@ pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn a_plugin_that_changes_our_interface_harms_its_pod_alone(settings: &Settings) {
-    let others = Others::new();
+pub fn plugin_changes_affect_only_its_pod(settings: &Settings) {
+    let others = OtherPlugins::new();
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
     let own = links(&pod);
     for (name, what, is_harm) in [
@@ -132,8 +132,8 @@ pub fn a_plugin_that_changes_our_interface_harms_its_pod_alone(settings: &Settin
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
-    let others = Others::new();
+pub fn address_is_held_while_interface_has_it(settings: &Settings) {
+    let others = OtherPlugins::new();
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
     others.write_plugin("clings", &format!("[ $CNI_COMMAND = DEL ] && exit 3\n{MAKES_A_LINK}"));
     others.lend_our_plugin();
@@ -177,8 +177,8 @@ fn tell_of_vfs(lab: &Lab) {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
-    let others = Others::new();
+pub fn foreign_interfaces_are_deleted_without_their_files(settings: &Settings) {
+    let others = OtherPlugins::new();
     let mut lab = start(&others, settings);
     let pod = Netns::new("pod");
     others.write_plugin("good", MAKES_A_LINK);
@@ -229,8 +229,8 @@ fn left(lab: &Lab) -> Option<String> {
 ///
 /// # Panics
 /// If anything remains.
-pub fn a_pod_that_ends_leaves_nothing_of_other_plugins(settings: &Settings) {
-    let others = Others::with_links("good", "green");
+pub fn ended_pod_leaves_no_foreign_interfaces(settings: &Settings) {
+    let others = OtherPlugins::with_links("good", "green");
     let lab = &start(&others, settings);
     let pod = Netns::new("pod");
     let _ = several::add(lab, &pod, "good,green").result();
@@ -245,8 +245,8 @@ pub fn a_pod_that_ends_leaves_nothing_of_other_plugins(settings: &Settings) {
 ///
 /// # Panics
 /// If anything remains.
-pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
-    let others = Others::new();
+pub fn plugin_that_outlives_the_agent_finishes_first(settings: &Settings) {
+    let others = OtherPlugins::new();
     let mut lab = start(&others, settings);
     let pod = Netns::new("pod");
     let own = links(&pod);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     Answer, Call, Lab, Netns, eventually,
     scenarios::{
-        delegates::{Others, kept},
+        delegates::{OtherPlugins, kept},
         pods::addresses,
     },
 };
@@ -24,11 +24,11 @@ pub(super) struct Residents {
     /// Representor of the VF of `b`, whose rate is limited.
     pub(super) representor: String,
     /// Networks of other plugins, kept as long as the lab needs them.
-    _others: Others,
+    _others: OtherPlugins,
 }
 
 impl Residents {
-    pub(super) fn attach(lab: &Lab, others: Others) -> Self {
+    pub(super) fn attach(lab: &Lab, others: OtherPlugins) -> Self {
         let (a, b) = (Netns::new("resident"), Netns::new("resident"));
         let answers = [Self::add(lab, &a, 0), Self::add(lab, &b, 1)].map(|added| added.result());
         let is_limited = |link: &Value| link["qdisc"] == "tbf";

@@ -7,26 +7,32 @@ use serde_json::{Value, json};
 use super::Caller;
 use crate::{
     Answer, Call, Netns,
-    breach::Breach,
     soak::{
-        ledger::{Kind, Promise, State},
-        plan::{Death, Network, Pause, Then, Wish},
+        ledger::{Grant, Kind, State},
+        plan::{AddOption, Death, Network, Pause, Then},
         tricks::{Scene, Tricks},
     },
+    violation::Violation,
 };
 
 /// Error codes that occur without a fault: no such network, no VF, no address, an address or a MAC address in use.
 const REFUSALS: [u64; 5] = [101, 102, 103, 104, 106];
 
 impl Caller<'_> {
-    pub(super) fn add(&mut self, pod: usize, interface: usize, network: Network, wish: Wish) {
-        let configuration = self.wanted(pod, interface, network, wish);
+    pub(super) fn add(
+        &mut self,
+        pod: usize,
+        interface: usize,
+        network: Network,
+        option: AddOption,
+    ) {
+        let configuration = self.wanted(pod, interface, network, option);
         let answer = self.world.host.execute(&self.call_to_add(pod, interface, &configuration));
         self.note_added(pod, interface, &configuration, &answer);
     }
 
     pub(super) fn add_twice(&mut self, pod: usize, interface: usize, network: Network) {
-        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let configuration = self.wanted(pod, interface, network, AddOption::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
         let host = self.world.host;
         let (one, other) = thread::scope(|scope| {
@@ -62,7 +68,7 @@ impl Caller<'_> {
         network: Network,
         death: Death,
     ) {
-        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let configuration = self.wanted(pod, interface, network, AddOption::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
         let answer = call.execute_and_kill(self.world.host.netns(), death.after);
         self.note_added_or_dead(pod, interface, &configuration, &answer);
@@ -78,7 +84,7 @@ impl Caller<'_> {
         network: Network,
         death: Death,
     ) {
-        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let configuration = self.wanted(pod, interface, network, AddOption::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
         let host = self.world.host;
         let (dying, living) = thread::scope(|scope| {
@@ -129,14 +135,14 @@ impl Caller<'_> {
         network: Network,
         pause: Pause,
     ) {
-        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let configuration = self.wanted(pod, interface, network, AddOption::Nothing);
         let call = self.call_to_add(pod, interface, &configuration);
         let answer = self.world.execute_suspended(&call, pause);
         self.note_added(pod, interface, &configuration, &answer);
     }
 
     pub(super) fn add_cut_short(&mut self, pod: usize, interface: usize, network: Network) {
-        let configuration = self.wanted(pod, interface, network, Wish::Nothing);
+        let configuration = self.wanted(pod, interface, network, AddOption::Nothing);
         let add = self.call_to_add(pod, interface, &configuration);
         let sandbox = &self.ledger.pods[pod];
         let path = sandbox.netns.as_ref().map(Netns::path);
@@ -159,10 +165,10 @@ impl Caller<'_> {
         tricks: Tricks,
         then: Then,
     ) {
-        self.add(pod, interface, network, Wish::Nothing);
+        self.add(pod, interface, network, AddOption::Nothing);
         let sandbox = &mut self.ledger.pods[pod];
         let port = &mut sandbox.ports[interface];
-        if port.promise().is_none() {
+        if port.grant().is_none() {
             return;
         }
         let scene = Scene {
@@ -189,12 +195,12 @@ impl Caller<'_> {
         pod: usize,
         interface: usize,
         network: Network,
-        wish: Wish,
+        option: AddOption,
     ) -> Value {
         let own = self.ledger.own_network();
         let port = &mut self.ledger.pods[pod].ports[interface];
-        if let Some(promise) = port.promise() {
-            return promise.configuration.clone();
+        if let Some(grant) = port.grant() {
+            return grant.configuration.clone();
         }
         let network = match network {
             Network::Configured(name) => name.to_owned(),
@@ -209,13 +215,13 @@ impl Caller<'_> {
         if matches!(port.state, State::Absent | State::Leaving) {
             port.network = network;
         }
-        match wish {
-            Wish::Nothing => {}
-            Wish::Mac(byte) => {
+        match option {
+            AddOption::Nothing => {}
+            AddOption::Mac(byte) => {
                 let mac = format!("02:50:a4:00:00:{byte:02x}");
                 configuration["runtimeConfig"] = json!({ "mac": mac });
             }
-            Wish::Address(byte) => {
+            AddOption::Address(byte) => {
                 let ips = [format!("10.1.200.{byte}/16")];
                 configuration["runtimeConfig"] = json!({ "ips": ips });
             }
@@ -244,10 +250,12 @@ impl Caller<'_> {
         let place = format!("{container} {}", port.interface);
         if !answer.status.success() {
             let (code, text) = answer.error();
-            let was_promised = port.promise().is_some();
-            let is_refusal = !was_promised && REFUSALS.contains(&code);
+            let was_granted = port.grant().is_some();
+            let is_refusal = !was_granted && REFUSALS.contains(&code);
             if self.world.quiet && !is_refusal && port.is_certain() {
-                self.world.common.complain(Breach::lost(format!("ADD of {place} failed: {text}")));
+                self.world
+                    .common
+                    .complain(Violation::lost(format!("ADD of {place} failed: {text}")));
             }
             if !(self.world.quiet && is_refusal) {
                 port.doubt();
@@ -257,24 +265,24 @@ impl Caller<'_> {
         if matches!(port.state, State::Misused) {
             return;
         }
-        let promise = Promise::new(answer.result(), configuration.clone(), 0);
-        if let Some(earlier) = port.promise()
-            && !earlier.equals(&promise)
+        let grant = Grant::new(answer.result(), configuration.clone(), 0);
+        if let Some(earlier) = port.grant()
+            && !earlier.equals(&grant)
         {
-            let what = format!("ADD of {place} gave {earlier:?}, then {promise:?}");
-            self.world.common.complain(Breach::doubled(what));
+            let what = format!("ADD of {place} gave {earlier:?}, then {grant:?}");
+            self.world.common.complain(Violation::doubled(what));
         }
-        port.state = State::Promised(Box::new(promise));
+        port.state = State::Granted(Box::new(grant));
         if let Some(network) = configuration["name"].as_str() {
             port.network = network.to_owned();
         }
         let sandbox = &mut self.ledger.pods[pod];
         sandbox.follow();
-        let proven = if sandbox.kind == Kind::AtOnce {
+        let verified = if sandbox.kind == Kind::AtOnce {
             0..sandbox.ports.len()
         } else {
             interface..interface + 1
         };
-        proven.for_each(|interface| self.prover().prove(pod, interface));
+        verified.for_each(|interface| self.traffic_check().verify(pod, interface));
     }
 }

@@ -3,16 +3,16 @@
 use serde_json::json;
 
 use super::Caller;
-use crate::{Call, Netns, breach::Breach, soak::ledger::State};
+use crate::{Call, Netns, soak::ledger::State, violation::Violation};
 
 impl Caller<'_> {
     pub(super) fn check(&self, pod: usize, interface: usize) {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
         let mut configuration = self.world.host.configuration(&port.network);
-        if let Some(promise) = port.promise() {
-            configuration = promise.configuration.clone();
-            configuration["prevResult"] = promise.result.clone();
+        if let Some(grant) = port.grant() {
+            configuration = grant.configuration.clone();
+            configuration["prevResult"] = grant.result.clone();
         }
         let path = sandbox.netns.as_ref().map(Netns::path);
         let call = Call::new("CHECK", &configuration);
@@ -20,14 +20,14 @@ impl Caller<'_> {
         let answer = self.world.host.execute(&call);
         let place = format!("{} {}", sandbox.container, port.interface);
         match (&port.state, answer.status.success()) {
-            (State::Promised(_), false) if self.world.quiet => {
+            (State::Granted(_), false) if self.world.quiet => {
                 let what = format!("CHECK of {place} failed: {:?}", answer.error());
-                self.world.common.complain(Breach::lost(what));
+                self.world.common.complain(Violation::lost(what));
             }
             (State::Absent, true) => {
                 self.world
                     .common
-                    .complain(Breach::leaked(format!("{place} is given back, and checked")));
+                    .complain(Violation::leaked(format!("{place} is given back, and checked")));
             }
             _ => {}
         }
@@ -50,12 +50,12 @@ impl Caller<'_> {
         let is_done = answer.status.success();
         if !is_done && self.world.quiet {
             let what = format!("GC failed: {:?}", answer.error());
-            self.world.common.complain(Breach::leaked(what));
+            self.world.common.complain(Violation::leaked(what));
         }
         let port = &mut self.ledger.pods[pod].ports[interface];
         match &port.state {
             State::Absent => {}
-            State::Promised(_) | State::Misused | State::Leaving if is_done => {
+            State::Granted(_) | State::Misused | State::Leaving if is_done => {
                 port.state = State::Leaving;
             }
             _ => port.doubt(),

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::breach::Breach;
+use crate::violation::Violation;
 
 /// Shared state of all callers.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Common {
     pub(super) collecting: RwLock<()>,
     /// Container and interface of everything that may be attached.
     pub(super) known: Mutex<BTreeSet<(String, String)>>,
-    breaches: Mutex<Vec<Breach>>,
+    violations: Mutex<Vec<Violation>>,
     /// VFs may be outside their pods since the last rest.
     pub(super) card_was_reset: AtomicBool,
     pub(crate) tally: Tally,
@@ -60,11 +60,11 @@ impl Common {
     }
 
     /// Takes the violations that callers have found.
-    pub(crate) fn take_breaches(&self) -> Vec<Breach> {
-        std::mem::take(&mut self.breaches.lock().unwrap())
+    pub(crate) fn take_breaches(&self) -> Vec<Violation> {
+        std::mem::take(&mut self.violations.lock().unwrap())
     }
 
-    pub(super) fn complain(&self, breach: Breach) {
-        self.breaches.lock().unwrap().push(breach);
+    pub(super) fn complain(&self, violation: Violation) {
+        self.violations.lock().unwrap().push(violation);
     }
 }

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::World;
 use crate::{
-    breach::Breach,
     soak::ledger::{Ledger, State},
+    violation::Violation,
 };
 
 pub(super) fn release(world: World<'_>, ledger: &mut Ledger, pod: usize, interface: usize) {
     let sandbox = &ledger.pods[pod];
     let port = &sandbox.ports[interface];
-    if !matches!(port.state, State::Promised(_) | State::Misused) {
+    if !matches!(port.state, State::Granted(_) | State::Misused) {
         return;
     }
     let place = format!("{} {}", sandbox.container, port.interface);
@@ -27,7 +27,7 @@ pub(super) fn release(world: World<'_>, ledger: &mut Ledger, pod: usize, interfa
     let Some(id) = own.next().and_then(|attachment| attachment["id"].as_str()) else {
         if world.quiet || listed.status.success() {
             let what = format!("the DPU has no attachment of {place}: {listed:?}");
-            world.common.complain(Breach::lost(what));
+            world.common.complain(Violation::lost(what));
         }
         return;
     };
@@ -53,10 +53,10 @@ pub(super) fn delete(world: World<'_>, ledger: &Ledger) {
     let name = ledger.own_network();
     let deleted = world.host.operator().dpuctl(&["delete", "network", &name]);
     let ports = ledger.sandboxes().flat_map(|sandbox| &sandbox.ports);
-    let in_use = ports.filter(|port| port.network == name && port.promise().is_some()).count();
+    let in_use = ports.filter(|port| port.network == name && port.grant().is_some()).count();
     if deleted.status.success() && in_use > 0 {
         let what = format!("network {name} was deleted with {in_use} attachments");
-        world.common.complain(Breach::lost(what));
+        world.common.complain(Violation::lost(what));
     }
 }
 

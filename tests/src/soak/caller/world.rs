@@ -5,8 +5,8 @@ use std::{process::Output, sync::atomic::Ordering::Relaxed};
 use super::Common;
 use crate::{
     Answer, Call, Host,
-    breach::Breach,
-    soak::{plan::Pause, proof::References},
+    soak::{plan::Pause, verification::ReferencePods},
+    violation::Violation,
 };
 
 /// Surroundings of a caller.
@@ -15,7 +15,7 @@ pub(crate) struct World<'a> {
     pub(crate) host: &'a Host,
     pub(crate) common: &'a Common,
     /// Target of each pod's traffic. `None`: no traffic is sent.
-    pub(crate) references: Option<&'a References>,
+    pub(crate) references: Option<&'a ReferencePods>,
     /// An object file with an XDP program, if the kernel accepts one.
     pub(crate) xdp: &'a str,
     /// No fault is injected: every failure is a violation.
@@ -36,7 +36,7 @@ impl World<'_> {
         let answer = self.host.execute(&self.call("STATUS", "blue"));
         if !answer.status.success() && self.quiet {
             let what = format!("STATUS is bad: {:?}", answer.error());
-            self.common.complain(Breach::lost(what));
+            self.common.complain(Violation::lost(what));
         }
     }
 
@@ -45,7 +45,7 @@ impl World<'_> {
         let answer = self.host.execute(&call);
         if !answer.status.success() && self.quiet {
             let what = format!("DEL of an unknown container failed: {:?}", answer.error());
-            self.common.complain(Breach::leaked(what));
+            self.common.complain(Violation::leaked(what));
         }
     }
 
@@ -58,7 +58,7 @@ impl World<'_> {
         let (_, text) = answer.error();
         if self.quiet {
             let what = format!("DEL of {container} {interface} failed: {text}");
-            self.common.complain(Breach::leaked(what));
+            self.common.complain(Violation::leaked(what));
         }
         false
     }
@@ -67,7 +67,7 @@ impl World<'_> {
     pub(super) fn note_done(&self, what: &str, output: &Output) {
         if self.quiet && !output.status.success() {
             let error = String::from_utf8_lossy(&output.stderr);
-            self.common.complain(Breach::lost(format!("dpuctl {what}: {error}")));
+            self.common.complain(Violation::lost(format!("dpuctl {what}: {error}")));
         }
     }
 }

@@ -47,7 +47,7 @@ fn digest_of(path: &Path) -> String {
 }
 
 #[test]
-fn an_image_is_for_both_processors_and_its_digests_are_right() {
+fn image_has_both_architectures_and_valid_digests() {
     let made = Made::of_stand_ins();
     for (name, program) in [("agent", "host-shim-agent"), ("service", "dpu-service")] {
         let layout = Layout::of(&made.file(&format!("dpu-offload-{name}_"), ".oci.tar"));
@@ -97,7 +97,7 @@ fn check_that_it_runs(layer: &Path, program: &str) {
 }
 
 #[test]
-fn a_program_that_is_not_static_makes_no_image() {
+fn dynamic_program_makes_no_image() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("from");
     // A program of Debian: dynamic, and quick to copy.
@@ -109,7 +109,7 @@ fn a_program_that_is_not_static_makes_no_image() {
 }
 
 #[test]
-fn an_image_of_programs_that_are_not_static_runs_by_the_libraries_that_it_is_given_on_request() {
+fn image_can_include_libraries() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     fill(&from, |path| assert!(fs::copy("/bin/echo", path).unwrap() > 0));

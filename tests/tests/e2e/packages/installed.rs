@@ -36,7 +36,7 @@ fn later(deb: &Path, configuration: &str, folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept() {
+fn purge_removes_files_and_state() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     let before = tree.files();
     tree.installs(&debs(&made));
@@ -67,7 +67,7 @@ fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept
 }
 
 #[test]
-fn an_upgrade_keeps_what_the_user_has_changed_and_the_plugin_is_there_at_any_moment() {
+fn upgrade_keeps_user_changes_and_plugin() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     let folder = tempfile::tempdir().unwrap();
     let deb = made.deb("dpu-offload-host", &architecture());
@@ -87,7 +87,7 @@ fn an_upgrade_keeps_what_the_user_has_changed_and_the_plugin_is_there_at_any_mom
 }
 
 #[test]
-fn scripts_can_be_run_again_and_again() {
+fn package_scripts_are_idempotent() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.runs(&[]);
     tree.installs(&debs(&made));
@@ -98,7 +98,7 @@ fn scripts_can_be_run_again_and_again() {
 }
 
 #[test]
-fn a_plugin_that_somebody_else_has_put_there_stays_and_is_told() {
+fn foreign_plugin_file_stays() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.write(LINK, "by hand");
     let deb = made.deb("dpu-offload-host", &architecture());
@@ -113,7 +113,7 @@ fn a_plugin_that_somebody_else_has_put_there_stays_and_is_told() {
 }
 
 #[test]
-fn an_installation_that_fails_half_way_says_what_to_do_and_goes_on_from_there() {
+fn failed_installation_can_be_resumed() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.write("opt/cni", "a file where a folder should be");
     let deb = made.deb("dpu-offload-host", &architecture());
@@ -128,7 +128,7 @@ fn an_installation_that_fails_half_way_says_what_to_do_and_goes_on_from_there() 
 }
 
 #[test]
-fn an_upgrade_restarts_the_agents_that_run_and_no_other() {
+fn upgrade_restarts_only_running_agents() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
     tree.write("etc/dpu-offload/host-shim-dpu-3.toml", "");
@@ -140,7 +140,7 @@ fn an_upgrade_restarts_the_agents_that_run_and_no_other() {
 }
 
 #[test]
-fn an_agent_whose_successor_refuses_the_configuration_goes_on_and_the_upgrade_says_so() {
+fn refused_configuration_keeps_old_agent_running() {
     let (tree, made) = (Tree::new(), Made::of_programs());
     tree.runs(&["dpu-offload-agent.service"]);
     let deb = made.deb("dpu-offload-host", &architecture());
@@ -171,7 +171,7 @@ fn upgrade_checks_with_the_name_of_the_node() {
 }
 
 #[test]
-fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_have() {
+fn removal_stops_programs_and_names_conflist() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.runs(&["dpu-offload-agent.service"]);
     tree.installs(&[made.deb("dpu-offload-host", &architecture())]);
@@ -189,7 +189,7 @@ fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_hav
 }
 
 #[test]
-fn units_start_what_the_packages_bring() {
+fn units_start_packaged_programs() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.installs(&debs(&made));
     let units = says(
@@ -221,7 +221,7 @@ fn workflow() -> String {
 }
 
 #[test]
-fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
+fn ci_example_runs_pods_on_a_dpu() {
     let made = Made::of_programs();
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");

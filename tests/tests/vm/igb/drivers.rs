@@ -18,7 +18,7 @@ use super::{
 /// A new bind creates the netdev again on the host. The pod gets it back unchanged, whether the attach had finished or
 /// not.
 #[test]
-fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
+fn driver_rebind_during_attach_is_harmless() {
     let mut lab = Lab::start(2);
     let (before, clean) = (lab.all_on_host(), lab.clean());
     let (pod, peer) = (Netns::new("pod"), Netns::new("peer"));
@@ -54,7 +54,7 @@ fn a_driver_rebound_in_the_middle_of_an_attach_costs_the_pod_nothing() {
 
 /// `dpuctl doctor` names a VF without a driver, and `--fix` binds one. The VF is unchanged, on the host or in its pod.
 #[test]
-fn a_vf_without_a_driver_is_named_and_given_one() {
+fn vf_without_driver_is_named_and_fixed() {
     let lab = Lab::start(2);
     let (before, clean) = (lab.all_on_host(), lab.clean());
     lab.card.keep_for(1, "nonesuch");
@@ -83,7 +83,7 @@ fn a_vf_without_a_driver_is_named_and_given_one() {
 
 /// A VF that a program drives has no link to move. The pod gets its address, and the PF enforces the network's rights.
 #[test]
-fn a_vf_of_vfio_is_attached_as_a_device() {
+fn vfio_vf_is_attached_as_device() {
     let lab = Lab::start(2);
     run_ok("modprobe", &["vfio-pci"]);
     let address = lab.card.vf_address(1);
@@ -100,8 +100,8 @@ fn a_vf_of_vfio_is_attached_as_a_device() {
     drop(machine);
     wait_for("a VF that is free again", LIMIT, || lab.is_free(&address).then_some(()));
     let file = lab.folder.path().join("device.json");
-    let wishes = json!({ "runtimeConfig": { "deviceID": address, "CNIDeviceInfoFile": file } });
-    let result = lab.call_with("ADD", "blue", &pod, &wishes).result();
+    let options = json!({ "runtimeConfig": { "deviceID": address, "CNIDeviceInfoFile": file } });
+    let result = lab.call_with("ADD", "blue", &pod, &options).result();
     let interface = &result["interfaces"][0];
     assert_eq!(interface["pciID"], address.as_str(), "{result}");
     assert!(lab.vf_in(&pod, 1).is_none() && lab.vf_in(&lab.host, 1).is_none());
@@ -110,7 +110,7 @@ fn a_vf_of_vfio_is_attached_as_a_device() {
     let port = lab.card.port(1);
     assert_eq!((&port["address"], &port["vlan_list"][0]["vlan"]), (&interface["mac"], &json!(100)));
     lab.check("blue", &pod, &result);
-    lab.call_with("DEL", "blue", &pod, &wishes).nothing();
+    lab.call_with("DEL", "blue", &pod, &options).nothing();
     assert!(!file.exists());
     assert_eq!(lab.card.port(1)["vlan_list"], before["vlan_list"]);
     lab.wait_for_free(2);

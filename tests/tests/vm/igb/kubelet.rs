@@ -29,18 +29,18 @@ exec perl -e "$PROGRAM" "$GROUP" "$VF"
 "#;
 
 #[test]
-fn container_opens_the_vf_that_it_was_given() {
+fn container_opens_its_vfio_vf() {
     let kubelet = Kubelet::start();
     let lab = Lab::of_kubelet(2, &kubelet);
     run_ok("modprobe", &["vfio-pci"]);
     let address = lab.card.vf_address(1);
     lab.card.bind(1, "vfio-pci");
     let registered = kubelet.registered();
-    kubelet.waits_for(&registered, &address, "Healthy");
+    kubelet.wait_for_device(&registered, &address, "Healthy");
     wait_for("a VF without a netdev", LIMIT, || {
         (lab.is_free(&address) && lab.vf_in(&lab.host, 1).is_none()).then_some(())
     });
-    let nodes = kubelet.allocates(&registered, &[&address]).unwrap();
+    let nodes = kubelet.allocate(&registered, &[&address]).unwrap();
     let nodes: Vec<_> = nodes.into_iter().map(|node| node.host_path).collect();
     let [group, vfio] = &nodes[..] else { panic!("{nodes:?}") };
     assert_eq!(vfio, "/dev/vfio/vfio");
@@ -60,6 +60,6 @@ fn container_opens_the_vf_that_it_was_given() {
 
     // A VF with a netdev needs no node.
     let other = lab.card.vf_address(0);
-    kubelet.waits_for(&registered, &other, "Healthy");
-    assert_eq!(kubelet.allocates(&registered, &[&other]).unwrap(), []);
+    kubelet.wait_for_device(&registered, &other, "Healthy");
+    assert_eq!(kubelet.allocate(&registered, &[&other]).unwrap(), []);
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use e2e::{
-    Answer, Call, CardSettings, HostEnd, Keeper, Kubelet, Netns, Operator, Pki, Program, Scene,
-    Settings, eventually, wait_for,
+    Answer, Call, CardSettings, Enforcement, HostEnd, Kubelet, Netns, Operator, Pki, Program,
+    Scene, Settings, eventually, wait_for,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -168,7 +168,7 @@ impl Lab {
             pods: None,
             clean: &clean.ends,
             operator: self.operator(),
-            keeper: Keeper::Pfs { clean: &clean.ports, now: Box::new(now) },
+            enforcement: Enforcement::Pfs { clean: &clean.ports, now: Box::new(now) },
         };
         scene.assert_invariants();
     }

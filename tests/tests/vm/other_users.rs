@@ -28,7 +28,7 @@ fn status_for_a_stranger(lab: &Lab) -> Answer {
 }
 
 #[test]
-fn a_stranger_is_kept_out_by_the_sockets_mode_and_by_the_kernels_word_who_calls() {
+fn other_users_are_refused_by_the_socket() {
     let lab = Lab::start_with(&Settings::netdevsim(), |folder| {
         set_mode(folder, 0o755);
         // None of the agent's files denies access to others by itself.

@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A violated invariant.
 #[derive(Clone, Debug)]
-pub(crate) struct Breach {
-    pub(crate) harm: Harm,
+pub(crate) struct Violation {
+    pub(crate) harm: ViolationKind,
     what: String,
 }
 
 /// Kind of violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Harm {
+pub(crate) enum ViolationKind {
     /// A confirmed object is missing.
     Lost,
     /// An unused object is not free.
@@ -24,36 +24,36 @@ pub(crate) enum Harm {
     WithoutNetwork,
 }
 
-impl Breach {
+impl Violation {
     pub(crate) fn lost(what: String) -> Self {
-        Self { harm: Harm::Lost, what }
+        Self { harm: ViolationKind::Lost, what }
     }
 
     pub(crate) fn leaked(what: String) -> Self {
-        Self { harm: Harm::Leaked, what }
+        Self { harm: ViolationKind::Leaked, what }
     }
 
     pub(crate) fn doubled(what: String) -> Self {
-        Self { harm: Harm::Doubled, what }
+        Self { harm: ViolationKind::Doubled, what }
     }
 
     pub(crate) fn unclean(what: String) -> Self {
-        Self { harm: Harm::Unclean, what }
+        Self { harm: ViolationKind::Unclean, what }
     }
 
     pub(crate) fn without_network(what: String) -> Self {
-        Self { harm: Harm::WithoutNetwork, what }
+        Self { harm: ViolationKind::WithoutNetwork, what }
     }
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for Violation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let harm = match self.harm {
-            Harm::Lost => "lost",
-            Harm::Leaked => "leaked",
-            Harm::Doubled => "doubled",
-            Harm::Unclean => "unclean",
-            Harm::WithoutNetwork => "without network",
+            ViolationKind::Lost => "lost",
+            ViolationKind::Leaked => "leaked",
+            ViolationKind::Doubled => "doubled",
+            ViolationKind::Unclean => "unclean",
+            ViolationKind::WithoutNetwork => "without network",
         };
         write!(out, "{harm}: {}", self.what)
     }

@@ -5,8 +5,8 @@ use std::fs;
 use e2e::{
     Lab, Netns, Settings,
     scenarios::{
+        capabilities::{self, add, limits, settings_with_limits},
         life,
-        wishes::{self, add, limits, settings_with_limits},
     },
 };
 use serde_json::json;
@@ -16,14 +16,14 @@ fn lab() -> Lab {
 }
 
 #[test]
-fn the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached() {
+fn lower_ingress_limit_applies() {
     let settings = Settings::default();
-    wishes::the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached(&settings);
+    capabilities::lower_ingress_limit_applies(&settings);
 }
 
 /// The software card does not limit what pods send: the fabric does, or refuses by name.
 #[test]
-fn a_limit_of_what_a_pod_sends_is_kept_or_refused_by_name_and_leaves_nothing() {
+fn egress_limit_is_kept_or_refused() {
     let lab = lab();
     let pod = Netns::new("pod");
     let is_kept = lab.operator().has_egress_limits();
@@ -58,7 +58,7 @@ fn a_limit_of_what_a_pod_sends_is_kept_or_refused_by_name_and_leaves_nothing() {
 
 /// A pod's own limit is refused at its ADD: see the test above.
 #[test]
-fn a_network_whose_limit_nobody_can_keep_is_refused_when_it_is_applied() {
+fn unenforceable_limit_is_refused_on_apply() {
     let lab = lab();
     let operator = lab.operator();
     let file = lab.path().join("slow.yaml");
@@ -92,7 +92,7 @@ fn a_network_whose_limit_nobody_can_keep_is_refused_when_it_is_applied() {
 
 /// A network of the file is loaded nevertheless: it is reported, and each ADD is refused.
 #[test]
-fn a_network_of_the_file_whose_limit_nobody_can_keep_is_told() {
+fn unenforceable_limit_in_file_is_reported() {
     let slow = "[[network]]\nname = \"slow\"\nbandwidth = { egress_rate = 8000000 }\n";
     let networks = format!("{}\n{slow}", Settings::default().networks);
     let lab = Lab::start(&Settings { networks, ..Settings::default() });
@@ -120,7 +120,7 @@ fn in_force(lab: &Lab) -> String {
 }
 
 #[test]
-fn resolvers_of_the_runtime_take_the_place_of_the_networks_in_every_result() {
+fn runtime_resolvers_replace_the_networks() {
     let mut lab = lab();
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let of_network = add(&lab, "limited", &other, &json!({})).result();

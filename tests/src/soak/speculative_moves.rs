@@ -9,12 +9,12 @@ use crate::{
 
 /// Speculative moves that agents have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Guesses {
+pub(super) struct SpeculativeMoves {
     pub(super) right: f64,
     pub(super) wrong: f64,
 }
 
-impl Guesses {
+impl SpeculativeMoves {
     fn of(agent: &Agent) -> Self {
         let page = openmetrics::scrape(&agent.card.host).expect("an agent that tells its metrics");
         Self { right: counted(&page, "right"), wrong: counted(&page, "wrong") }
@@ -31,7 +31,7 @@ fn counted(page: &Exposition, outcome: &str) -> f64 {
     counted.expect("a count of guesses")
 }
 
-impl Add for Guesses {
+impl Add for SpeculativeMoves {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -39,7 +39,7 @@ impl Add for Guesses {
     }
 }
 
-impl Sum for Guesses {
+impl Sum for SpeculativeMoves {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), Add::add)
     }
@@ -47,13 +47,13 @@ impl Sum for Guesses {
 
 /// Latest counts of each agent process. A killed process takes its newest counts with it.
 #[derive(Debug, Default)]
-pub(super) struct GuessesByAgent(BTreeMap<u32, Guesses>);
+pub(super) struct SpeculativeMovesByAgent(BTreeMap<u32, SpeculativeMoves>);
 
-impl GuessesByAgent {
+impl SpeculativeMovesByAgent {
     /// Asks all running agents, and returns the total of all that ever ran.
-    pub(super) fn ask(&mut self, fleet: &Fleet) -> Guesses {
+    pub(super) fn ask(&mut self, fleet: &Fleet) -> SpeculativeMoves {
         let agents = fleet.agents.iter();
-        self.0.extend(agents.map(|agent| (agent.program.id(), Guesses::of(agent))));
+        self.0.extend(agents.map(|agent| (agent.program.id(), SpeculativeMoves::of(agent))));
         self.0.values().copied().sum()
     }
 }

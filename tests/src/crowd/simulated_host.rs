@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tonic::{Status, transport::Channel};
 
 use super::{LIMIT, NETWORK, name_of, place_of, session::Session};
-use crate::{Pki, Stopwatch, breach::Breach, dice::Dice, settings::Seat};
+use crate::{Pki, Stopwatch, rng::Rng, settings::CardPosition, violation::Violation};
 
 /// Pods that a host of a burst attaches at once each second.
 pub const BURST: usize = 16;
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Behaviour of a crowd's hosts.
 #[derive(Clone, Copy, Debug)]
-pub struct Manners {
+pub struct CrowdBehaviour {
     /// Longest pause between two calls of a host. Each pause is random.
     pub pause: Duration,
     /// Whether hosts cause and suffer faults.
@@ -60,7 +60,7 @@ impl Tally {
 }
 
 #[derive(Debug)]
-pub(super) struct Player {
+pub(super) struct SimulatedHost {
     /// All VFs of the host.
     functions: v1::PhysicalFunction,
     client: WorkloadNetworkClient<Channel>,
@@ -68,7 +68,7 @@ pub(super) struct Player {
     /// Number of boots.
     boots: u32,
     pods: Vec<Pod>,
-    dice: Dice,
+    rng: Rng,
     tally: Tally,
     complaints: Vec<String>,
 }
@@ -109,19 +109,15 @@ impl Pod {
     }
 }
 
-impl Player {
-    pub(super) fn new(
-        pki: &Pki,
-        number: usize,
-        functions: v1::PhysicalFunction,
-        dice: Dice,
-    ) -> Self {
+impl SimulatedHost {
+    pub(super) fn new(pki: &Pki, number: usize, functions: v1::PhysicalFunction, rng: Rng) -> Self {
         let name = name_of(number);
         pki.issue_once("host", &name);
         let credentials = pki.credentials(Role::Host, &name);
         let (controller, _) = place_of(number);
-        let seat = Seat { controller, ..Seat::ONLY };
-        let connector = Connector::new(credentials, &seat.endpoint(), seat.dpu, LIMIT).unwrap();
+        let position = CardPosition { controller, ..CardPosition::ONLY };
+        let connector =
+            Connector::new(credentials, &position.endpoint(), position.dpu, LIMIT).unwrap();
         let pod = |pod| Pod {
             key: AttachmentKey {
                 container_id: format!("{name}-pod-{pod}"),
@@ -137,7 +133,7 @@ impl Player {
             boots: 1,
             pods: (0..functions.vfs.len()).map(pod).collect(),
             functions,
-            dice,
+            rng,
             tally: Tally::default(),
             complaints: Vec::new(),
         }
@@ -153,8 +149,8 @@ impl Player {
         self.functions.vfs.iter().map(|vf| &*vf.device)
     }
 
-    pub(super) fn complaints(&self) -> impl Iterator<Item = Breach> {
-        self.complaints.iter().cloned().map(Breach::lost)
+    pub(super) fn complaints(&self) -> impl Iterator<Item = Violation> {
+        self.complaints.iter().cloned().map(Violation::lost)
     }
 
     pub(super) fn take_tally(&mut self) -> Tally {
@@ -162,17 +158,17 @@ impl Player {
     }
 
     /// Attaches and detaches pods until `over` returns true.
-    pub(super) async fn play(&mut self, manners: Manners, over: impl Fn() -> bool) {
+    pub(super) async fn play(&mut self, behaviour: CrowdBehaviour, over: impl Fn() -> bool) {
         while !over() {
-            if manners.faults {
+            if behaviour.faults {
                 self.suffer();
             }
-            let patience = if manners.faults { self.patience() } else { LIMIT };
-            let pod = self.dice.index(self.pods.len());
+            let patience = if behaviour.faults { self.patience() } else { LIMIT };
+            let pod = self.rng.index(self.pods.len());
             if self.is_in_session().await {
                 self.change(pod, patience).await;
             }
-            sleep(manners.pause * self.percent() / 100).await;
+            sleep(behaviour.pause * self.percent() / 100).await;
         }
     }
 
@@ -208,21 +204,21 @@ impl Player {
     }
 
     fn percent(&mut self) -> u32 {
-        u32::try_from(self.dice.below(100)).expect("less than 100")
+        u32::try_from(self.rng.below(100)).expect("less than 100")
     }
 
     /// A small share of the calls is cancelled early.
     fn patience(&mut self) -> Duration {
-        let brief = Duration::from_micros(self.dice.below(20_000));
-        if self.dice.happens(10) { brief } else { LIMIT }
+        let brief = Duration::from_micros(self.rng.below(20_000));
+        if self.rng.happens(10) { brief } else { LIMIT }
     }
 
     /// Breaks the session, or reboots.
     fn suffer(&mut self) {
-        if self.dice.happens(3) {
+        if self.rng.happens(3) {
             self.session = None;
         }
-        if self.dice.happens(1) {
+        if self.rng.happens(1) {
             self.session = None;
             self.boots += 1;
             // After a boot all VFs are new, whatever the pods had.
@@ -233,12 +229,12 @@ impl Player {
     }
 
     async fn change(&mut self, pod: usize, patience: Duration) {
-        let is_late = self.dice.happens(10);
+        let is_late = self.rng.happens(10);
         match &self.pods[pod].state {
             State::Absent => self.attach(pod, patience).await,
             State::Attached(_) if is_late => self.detach_late(pod).await,
             State::Attached(_) => self.detach(pod, patience).await,
-            State::Unknown(_) if self.dice.happens(50) => self.attach(pod, patience).await,
+            State::Unknown(_) if self.rng.happens(50) => self.attach(pod, patience).await,
             State::Unknown(_) => self.detach(pod, patience).await,
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::ledger::{Ledger, Promise, Sandbox};
+use super::ledger::{Grant, Ledger, Sandbox};
 use crate::{Fleet, Netns, command::run, eventually};
 
 /// Payload of a packet: more than all other traffic on an idle network.
@@ -21,7 +21,7 @@ const USABLE: Duration = Duration::from_secs(2);
 
 /// An interface of a pod that sends and answers.
 #[derive(Clone, Debug)]
-pub(crate) struct Station {
+pub(crate) struct Endpoint {
     netns: String,
     interface: String,
     pci: String,
@@ -29,19 +29,19 @@ pub(crate) struct Station {
     addresses: Vec<String>,
 }
 
-impl Station {
+impl Endpoint {
     /// The granted interface.
-    pub(crate) fn new(netns: &str, interface: &str, promise: &Promise) -> Self {
+    pub(crate) fn new(netns: &str, interface: &str, grant: &Grant) -> Self {
         let bare = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
-        let mut addresses: Vec<_> = promise.addresses.iter().map(bare).collect();
+        let mut addresses: Vec<_> = grant.addresses.iter().map(bare).collect();
         let is_of_layer_2 = addresses.is_empty();
         if is_of_layer_2 {
-            addresses.push(link_local(&promise.mac));
+            addresses.push(link_local(&grant.mac));
         }
         Self {
             netns: netns.to_owned(),
             interface: interface.to_owned(),
-            pci: promise.pci.clone(),
+            pci: grant.pci.clone(),
             is_of_layer_2,
             addresses,
         }
@@ -109,7 +109,7 @@ impl Station {
     }
 }
 
-impl fmt::Display for Station {
+impl fmt::Display for Endpoint {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} {}", self.netns, self.interface)
     }
@@ -124,20 +124,20 @@ fn link_local(mac: &str) -> String {
 
 /// A permanent pod in each configured network.
 #[derive(Debug)]
-pub(crate) struct References(BTreeMap<String, Station>);
+pub(crate) struct ReferencePods(BTreeMap<String, Endpoint>);
 
-impl References {
+impl ReferencePods {
     /// The first interfaces of these pods.
     pub(crate) fn of_pods(ledger: &Ledger) -> Self {
-        let station = |sandbox: &Sandbox| {
+        let endpoint = |sandbox: &Sandbox| {
             let port = &sandbox.ports[0];
-            let own = Station::new(&sandbox.container, port.interface, port.promise()?);
+            let own = Endpoint::new(&sandbox.container, port.interface, port.grant()?);
             Some((port.network.clone(), own))
         };
-        Self(ledger.pods.iter().filter_map(station).collect())
+        Self(ledger.pods.iter().filter_map(endpoint).collect())
     }
 
-    pub(crate) fn of(&self, network: &str) -> Option<&Station> {
+    pub(crate) fn of(&self, network: &str) -> Option<&Endpoint> {
         self.0.get(network)
     }
 }
@@ -172,9 +172,9 @@ impl Ports {
     }
 
     /// Whether the port belongs to one of these interfaces.
-    pub(crate) fn is_of(&self, representor: &str, stations: [&Station; 2]) -> bool {
-        let of = |station: &Station| self.representors.get(&station.pci);
-        stations.iter().any(|station| of(station).is_some_and(|own| own == representor))
+    pub(crate) fn is_of(&self, representor: &str, endpoints: [&Endpoint; 2]) -> bool {
+        let of = |endpoint: &Endpoint| self.representors.get(&endpoint.pci);
+        endpoints.iter().any(|endpoint| of(endpoint).is_some_and(|own| own == representor))
     }
 }
 
@@ -196,12 +196,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mac_address_makes_an_address_of_its_link() {
+    fn test_address_derives_from_mac() {
         assert_eq!(link_local("02:00:5e:10:00:01"), "fe80::0200:5e10:0001");
     }
 
     #[test]
-    fn who_got_a_proof_too_is_seen() {
+    fn unintended_receiver_is_noticed() {
         let deliveries = |a, b| Deliveries([("a".into(), a), ("b".into(), b)].into());
         let later = deliveries(5000, 700);
         assert_eq!(later.receivers_since(&deliveries(100, 600)), ["a"]);

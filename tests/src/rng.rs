@@ -2,9 +2,9 @@
 
 /// The generator `SplitMix64`.
 #[derive(Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -55,19 +55,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_throws_the_same_numbers() {
+    fn same_seed_gives_same_numbers() {
         let throws = |seed| {
-            let mut dice = Dice::new(seed);
-            std::iter::repeat_with(move || dice.below(1000)).take(20).collect::<Vec<_>>()
+            let mut rng = Rng::new(seed);
+            std::iter::repeat_with(move || rng.below(1000)).take(20).collect::<Vec<_>>()
         };
         assert_eq!(throws(7), throws(7));
         assert_ne!(throws(7), throws(8));
     }
 
     #[test]
-    fn weights_are_kept() {
-        let mut dice = Dice::new(1);
-        let often = (0..1000).filter(|_| dice.weighted(&[(9, true), (1, false)])).count();
+    fn weighted_choices_follow_weights() {
+        let mut rng = Rng::new(1);
+        let often = (0..1000).filter(|_| rng.weighted(&[(9, true), (1, false)])).count();
         assert!((850..950).contains(&often), "{often}");
     }
 }

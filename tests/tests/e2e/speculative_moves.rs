@@ -28,7 +28,7 @@ fn add(lab: &Lab, pod: &Netns) -> Call {
 }
 
 /// Numbers of right and wrong speculative moves of the agent.
-fn guesses(lab: &Lab) -> (f64, f64) {
+fn counted_moves(lab: &Lab) -> (f64, f64) {
     let page = openmetrics::scrape(&lab.card.host).unwrap();
     let number = |outcome| {
         let labels = [("outcome", outcome)];
@@ -68,7 +68,7 @@ fn add_during(lab: &Lab, pod: &Netns, fault: Fault) -> std::process::Child {
 }
 
 #[test]
-fn a_pod_gets_the_vf_that_was_guessed_and_no_other_is_moved() {
+fn right_speculative_move_moves_one_vf() {
     let lab = lab();
     for _ in 0..8 {
         let pod = Netns::new("pod");
@@ -77,12 +77,12 @@ fn a_pod_gets_the_vf_that_was_guessed_and_no_other_is_moved() {
         lab.del("blue", &pod, "eth0").nothing();
     }
     lab.assert_clean_slate();
-    assert_eq!(guesses(&lab), (8.0, 0.0));
+    assert_eq!(counted_moves(&lab), (8.0, 0.0));
 }
 
 /// A VF taken by one ADD is not used by another: no VF moves in vain.
 #[test]
-fn sixteen_callers_at_once_guess_right() {
+fn sixteen_speculative_moves_are_right() {
     let lab = Lab::start(&Settings { vfs: CALLERS, pool: CALLERS, ..settings() });
     let pods: Vec<_> = (0..CALLERS).map(|_| Netns::new("pod")).collect();
     for _ in 0..4 {
@@ -94,7 +94,7 @@ fn sixteen_callers_at_once_guess_right() {
         at_once(&|pod| lab.del("blue", pod, "eth0").nothing());
     }
     lab.assert_clean_slate();
-    let (right, wrong) = guesses(&lab);
+    let (right, wrong) = counted_moves(&lab);
     assert!(
         right > f64::from(2 * CALLERS) && wrong <= right / 100.0,
         "{right} right, {wrong} wrong"
@@ -103,7 +103,7 @@ fn sixteen_callers_at_once_guess_right() {
 
 /// The DPU has changed its pool and its offers, and the agent learns it too late.
 #[test]
-fn a_vf_whose_promise_is_over_goes_home_and_the_pod_gets_another() {
+fn expired_offer_moves_another_vf() {
     let lab = lab();
     let pool_is_smaller = || (lab.operator().get("pools")[0]["free"] == 3).then_some(());
     let pod = Netns::new("pod");
@@ -118,13 +118,13 @@ fn a_vf_whose_promise_is_over_goes_home_and_the_pod_gets_another() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(vfs_in(&pod).len(), 1);
     lab.assert_invariants();
-    assert_eq!(guesses(&lab), (0.0, 1.0));
+    assert_eq!(counted_moves(&lab), (0.0, 1.0));
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
 }
 
 #[test]
-fn until_the_dpu_has_answered_the_pod_has_a_link_that_is_down_and_nothing_else() {
+fn speculatively_moved_link_is_down_until_answered() {
     let lab = lab();
     let pod = Netns::new("pod");
     let plugin = add_unanswered(&lab, &pod);
@@ -139,13 +139,13 @@ fn until_the_dpu_has_answered_the_pod_has_a_link_that_is_down_and_nothing_else()
     let output = plugin.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     lab.assert_invariants();
-    assert_eq!(guesses(&lab), (1.0, 0.0));
+    assert_eq!(counted_moves(&lab), (1.0, 0.0));
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
 }
 
 #[test]
-fn a_guess_whose_caller_died_goes_home_whatever_the_dpu_has_made_of_it() {
+fn dead_callers_speculative_vf_returns() {
     let lab = lab();
     let pod = Netns::new("pod");
     let mut plugin = add_unanswered(&lab, &pod);
@@ -158,7 +158,7 @@ fn a_guess_whose_caller_died_goes_home_whatever_the_dpu_has_made_of_it() {
 }
 
 #[test]
-fn a_guess_of_an_agent_that_died_while_the_dpu_was_asked_goes_home() {
+fn dead_agents_speculative_vf_returns() {
     let mut lab = lab();
     let pod = Netns::new("pod");
     let mut plugin = add_unanswered(&lab, &pod);
@@ -175,7 +175,7 @@ fn a_guess_of_an_agent_that_died_while_the_dpu_was_asked_goes_home() {
 
 /// The new session's hello lists the VF as used, and its offer has ended.
 #[test]
-fn an_add_during_a_restart_of_the_service_gets_the_last_vf() {
+fn add_during_service_restart_gets_last_vf() {
     let mut lab = Lab::start(&Settings {
         has_metrics: true,
         cool_down: 0,
@@ -196,7 +196,7 @@ fn an_add_during_a_restart_of_the_service_gets_the_last_vf() {
 }
 
 #[test]
-fn a_pod_whose_namespace_ends_while_the_dpu_is_asked_loses_no_vf() {
+fn namespace_end_during_request_loses_no_vf() {
     let lab = lab();
     let pod = Netns::new("pod");
     let plugin = add_unanswered(&lab, &pod);
@@ -210,7 +210,7 @@ fn a_pod_whose_namespace_ends_while_the_dpu_is_asked_loses_no_vf() {
 
 /// A runtime repeats ADDs of a network that refuses: no VF moves for them.
 #[test]
-fn no_vf_moves_for_a_network_that_refuses() {
+fn refusing_network_moves_no_vf() {
     let lab = lab();
     let pod = Netns::new("pod");
     let refused = |step| {
@@ -226,14 +226,14 @@ fn no_vf_moves_for_a_network_that_refuses() {
     let _ = lab.add("blue", &pod, "eth0").result();
     let other = Netns::new("other");
     let _ = lab.add("blue", &other, "eth0").result();
-    assert_eq!(guesses(&lab), (1.0, 0.0), "it is guessed for again once it gives");
+    assert_eq!(counted_moves(&lab), (1.0, 0.0), "it is guessed for again once it gives");
     lab.assert_invariants();
     [&pod, &other].iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
     assert_all_can_be_had(&lab);
 }
 
 #[test]
-fn a_name_of_the_vf_that_the_pod_has_already_is_no_hindrance() {
+fn taken_vf_name_does_not_prevent_move() {
     let lab = lab();
     let pod = Netns::new("pod");
     for vf in 0..4 {
@@ -241,7 +241,7 @@ fn a_name_of_the_vf_that_the_pod_has_already_is_no_hindrance() {
         pod.ip(&["link", "add", &name, "type", "veth", "peer", "name", &peer]);
     }
     let _ = lab.add("blue", &pod, "eth0").result();
-    assert_eq!(guesses(&lab), (0.0, 0.0));
+    assert_eq!(counted_moves(&lab), (0.0, 0.0));
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
@@ -249,7 +249,7 @@ fn a_name_of_the_vf_that_the_pod_has_already_is_no_hindrance() {
 
 /// An ADD that will be refused also takes a VF and returns it. Another ADD that needs this VF waits.
 #[test]
-fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
+fn add_gets_last_vf_beside_refused_adds() {
     let lab = lab();
     let pods: Vec<_> = (1..VFS).map(|_| Netns::new("pod")).collect();
     let results: Vec<_> = pods.iter().map(|pod| lab.add("blue", pod, "eth0").result()).collect();
@@ -272,7 +272,7 @@ fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
 }
 
 #[test]
-fn an_add_gets_the_last_vf_beside_one_that_needs_two() {
+fn add_gets_last_vf_beside_larger_add() {
     let lab = Lab::start(&Settings { cool_down: 0, ..Settings::with_vfs(1) });
     for _ in 0..8 {
         let (greedy, good) = (Netns::new("greedy"), Netns::new("good"));
@@ -288,7 +288,7 @@ fn an_add_gets_the_last_vf_beside_one_that_needs_two() {
 }
 
 #[test]
-fn a_vf_that_the_pod_has_chosen_is_moved_before_the_answer_too() {
+fn chosen_vf_moves_speculatively() {
     let lab = lab();
     let chosen = lab.operator().get("vfs")[2]["vf"]["device"].clone();
     let mut configuration = lab.configuration("blue");
@@ -297,14 +297,14 @@ fn a_vf_that_the_pod_has_chosen_is_moved_before_the_answer_too() {
     let add = Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
     let result = lab.execute(&add).result();
     assert_eq!(result["interfaces"][0]["pciID"], chosen);
-    assert_eq!(guesses(&lab), (1.0, 0.0));
+    assert_eq!(counted_moves(&lab), (1.0, 0.0));
     lab.del("blue", &pod, "eth0").nothing();
     assert_all_can_be_had(&lab);
 }
 
 /// Otherwise it would be in the pod's network while the host uses it.
 #[test]
-fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
+fn vf_used_by_host_is_not_programmed() {
     let lab = lab();
     let host = &lab.card.host;
     host.ip(&["address", "add", "192.0.2.1/24", "dev", "p0v1"]);
@@ -341,7 +341,7 @@ fn flood(host: &Netns) {
 
 /// The host's change is noticed at once, even after an overflow of the event queue.
 #[test]
-fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() {
+fn vf_with_upper_device_is_not_moved() {
     let lab = lab();
     let host = &lab.card.host;
     let (device, _) = lab.card.clean().iter().find(|(_, end)| end.name == "p0v1").unwrap();
@@ -374,22 +374,22 @@ fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() 
 /// The DPU learns about the free VF and address after a DEL's answer. The next ADD must still get the pool's only VF,
 /// chosen or not, and an address that it asks for.
 #[test]
-fn what_a_del_gives_back_can_be_had_by_the_add_that_follows_its_answer() {
+fn next_add_gets_released_vf_and_address() {
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, cool_down: 0, ..Settings::default() });
     let pods = [Netns::new("a"), Netns::new("b")];
     let first = lab.add("blue", &pods[0], "eth0").result();
     let (device, address) = (&first["interfaces"][0]["pciID"], &first["ips"][0]["address"]);
-    let wishes = [json!({}), json!({ "deviceID": device }), json!({ "ips": [address] })];
-    for (turn, wish) in wishes.iter().cycle().take(30).enumerate() {
+    let option_sets = [json!({}), json!({ "deviceID": device }), json!({ "ips": [address] })];
+    for (turn, options) in option_sets.iter().cycle().take(30).enumerate() {
         let (old, new) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
         let mut configuration = lab.configuration("blue");
-        configuration["runtimeConfig"] = wish.clone();
+        configuration["runtimeConfig"] = options.clone();
         lab.del("blue", old, "eth0").nothing();
         assert!(vfs_in(old).is_empty(), "the pod has it no more once the DEL is answered");
         let add = Call::new("ADD", &configuration).of(new.name(), Some(&new.path()), "eth0");
         let again = lab.execute(&add).result();
-        assert_eq!(again["interfaces"][0]["pciID"], *device, "{wish}");
-        if wish["ips"].is_array() {
+        assert_eq!(again["interfaces"][0]["pciID"], *device, "{options}");
+        if options["ips"].is_array() {
             assert_eq!(again["ips"][0]["address"], *address);
         }
     }

@@ -84,9 +84,7 @@ fn representor(lab: &Lab) -> String {
 ///
 /// # Panics
 /// If an expectation is not met.
-pub fn the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached(
-    settings: &Settings,
-) {
+pub fn lower_ingress_limit_applies(settings: &Settings) {
     let mut lab = Lab::start(&settings_with_limits(settings));
     let pod = Netns::new("pod");
     // A burst is reduced to what the rate allows in 100 ms.
