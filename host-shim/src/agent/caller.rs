@@ -67,7 +67,7 @@ impl Caller {
         Self { call, deadline, answered: Mutex::new(false) }
     }
 
-    /// When the caller is told that there is no answer yet.
+    /// When the caller gets the answer that there is no result yet.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }

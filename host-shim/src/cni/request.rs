@@ -40,11 +40,11 @@ pub struct Prepared {
     pub agent_return: Option<Duration>,
     /// What the agent is asked.
     pub request: Request,
-    /// What an ADD's result contains besides the attachment.
+    /// What an ADD's result contains in addition to the attachment.
     pub base: ResultBase,
 }
 
-/// What an ADD's result contains besides the attachment.
+/// What an ADD's result contains in addition to the attachment.
 #[derive(Clone, Debug, Default)]
 pub struct ResultBase {
     /// The result of the previous plugin in the chain.

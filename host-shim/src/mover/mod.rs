@@ -76,7 +76,7 @@ pub enum MoveError {
         "nothing can keep the pod to {0}: the DPU has eswitch.driver = \"none\", and this host's \
          vf_source.mode is not \"legacy\"; set one of them"
     )]
-    NobodyKeeps(String),
+    NotEnforced(String),
     /// The network has a trunk; a PF puts a VF into one VLAN or none.
     #[error(
         "a trunk of VLANs {} is wanted, and a card without a DPU can't keep the pod to them: leave \
@@ -99,7 +99,7 @@ impl MoveError {
         match self {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
             Self::Missing(_) | Self::NoPort(_) => Reason::VfMissing,
-            Self::IngressLimit | Self::NobodyKeeps(_) | Self::Trunk(_) => Reason::Unsupported,
+            Self::IngressLimit | Self::NotEnforced(_) | Self::Trunk(_) => Reason::Unsupported,
             Self::Kernel(error) if error.is_exhausted() => Reason::Overloaded,
             Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) | Self::Driver(_) => {
                 Reason::MoveFailed

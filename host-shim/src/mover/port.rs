@@ -17,7 +17,7 @@ impl Step<VfMove> for SetPort {
     }
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let Some(port) = vf_move.port() else { return check_kept(&vf_move.plan) };
+        let Some(port) = vf_move.port() else { return check_enforced(&vf_move.plan) };
         let wanted = settings_for(&vf_move.plan)?;
         let (pf, present) = look_at(&mut vf_move.host.rtnl, &port)?;
         if !pf.is_up {
@@ -123,7 +123,7 @@ pub(super) fn settle(
     Ok(rtnl.batch(&requests)?)
 }
 
-/// Holds the VF to no MAC address any more, or, where the driver can't, to its own.
+/// Stops enforcing a MAC address, or enforces the VF's own where the driver cannot stop.
 fn let_go(
     rtnl: &mut Rtnl,
     pf: &Link,
@@ -137,7 +137,7 @@ fn let_go(
     }
 }
 
-/// The PF's link, and what it makes of the VF now.
+/// The PF's link, and its present settings for the VF.
 fn look_at(rtnl: &mut Rtnl, port: &PfPort) -> Result<(Link, VfSettings), MoveError> {
     let pf = port.link(&rtnl.links()?).ok_or_else(|| MoveError::NoPf(port.pf.clone()))?;
     let settings = rtnl.vf_settings(pf.index)?;
@@ -145,8 +145,8 @@ fn look_at(rtnl: &mut Rtnl, port: &PfPort) -> Result<(Link, VfSettings), MoveErr
     Ok((pf, present.ok_or_else(|| MoveError::NoPort(port.clone()))?))
 }
 
-/// Refuses what nobody would keep the pod to: its PF does not, and the DPU perhaps neither.
-fn check_kept(plan: &Plan) -> Result<(), MoveError> {
+/// Refuses settings that neither the DPU nor a PF would enforce.
+fn check_enforced(plan: &Plan) -> Result<(), MoveError> {
     let is_limited = plan.limits_ingress || plan.egress_mbit != 0;
     let wanted = match plan {
         Plan { needs_pf: false, .. } => return Ok(()),
@@ -156,10 +156,10 @@ fn check_kept(plan: &Plan) -> Result<(), MoveError> {
         _ if is_limited => "a rate".into(),
         _ => return Ok(()),
     };
-    Err(MoveError::NobodyKeeps(wanted))
+    Err(MoveError::NotEnforced(wanted))
 }
 
-/// What a PF is to make of the pod's VF.
+/// The PF's settings for the pod's VF.
 fn settings_for(plan: &Plan) -> Result<VfSettings, MoveError> {
     if plan.limits_ingress {
         return Err(MoveError::IngressLimit);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pf_checks_the_senders_address_unless_the_network_allows_others() {
+    fn pf_checks_sender_mac_unless_off() {
         let checks = |level: &str| {
             let anti_spoofing = level.into();
             let attachment = v1::Attachment { anti_spoofing, vlan: 7, ..Default::default() };
@@ -209,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_dpu_nor_pf_keeps_a_pod_to_is_refused_by_name() {
+    fn settings_without_enforcement_are_refused() {
         let check = |attachment: v1::Attachment| {
-            check_kept(&plan(attachment)).map_err(|error| error.to_string())
+            check_enforced(&plan(attachment)).map_err(|error| error.to_string())
         };
         let free = v1::Attachment { anti_spoofing: "off".into(), ..Default::default() };
         let unkept = v1::Attachment { host_keeps_port: true, ..free.clone() };
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pf_can_do_is_refused_by_name() {
+    fn settings_beyond_a_pf_are_refused() {
         let trunk = v1::Attachment { trunk: vec![200, 201], ..Default::default() };
         let error = settings(trunk).unwrap_err();
         assert!(error.to_string().starts_with("a trunk of VLANs 200, 201 is wanted"), "{error}");

@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct DefaultRoutes {
     /// The gateways that are reached by this interface.
     by_it: Vec<IpAddr>,
-    /// Whether each family's default route, of IPv4 and of IPv6, goes by an interface that was named.
+    /// Whether the default route of each family, IPv4 and IPv6, was requested for an interface.
     asked_for: [bool; 2],
 }
 

@@ -45,14 +45,14 @@ enum Kind {
     Configuration(Map<String, Value>),
     /// A NetworkAttachmentDefinition.
     Attachment {
-        /// Whose pods may use it. `None`: everybody's.
+        /// The Kubernetes namespace whose pods may use the network. `None`: all.
         namespace: Option<String>,
         /// `None`: the configuration of the same name.
         configuration: Option<Map<String, Value>>,
     },
     /// A network of the DPU's that a plugin makes on a link of the host.
     Delegated {
-        /// Whose pods may use it. `None`: everybody's.
+        /// The Kubernetes namespace whose pods may use the network. `None`: all.
         namespace: Option<String>,
         /// That of the plugin.
         configuration: Map<String, Value>,
@@ -155,7 +155,7 @@ pub(super) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// What a file defines.
 pub(super) fn read_file(path: &Path) -> Result<Vec<Definition>, Failure> {
     let text = read_text(path).map_err(|error| invalid(path, &error.to_string()))?;
-    // JSON is YAML, too; but of YAML's errors in JSON nobody would make sense.
+    // JSON is also YAML, but the YAML parser's errors about JSON are misleading.
     let documents = match path.extension().and_then(OsStr::to_str) {
         Some("yaml" | "yml") => serde_norway::Deserializer::from_str(&text)
             .map(Value::deserialize)

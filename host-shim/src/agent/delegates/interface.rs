@@ -30,8 +30,8 @@ pub(super) async fn link_in_pod(delegated: &Delegated) -> Result<Option<Link>, F
     at(delegated, |found| Ok(found.map(|found| found.link))).await
 }
 
-/// Takes default routes off the interface in whose place another's were asked for, and has what is to be set beside
-/// give way to what the pod has already.
+/// Removes default routes from the interface that a requested one replaces, and gives additional routes priorities that
+/// the pod does not use.
 pub(super) async fn make_way(
     delegated: &Delegated,
     mut added: v1::Attachment,

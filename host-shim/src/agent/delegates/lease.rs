@@ -15,7 +15,7 @@ use crate::{
 /// What `ipam` says for addresses of the DPU, by `type`.
 const OURS: &str = "dpu-offload";
 
-/// The DPU's network that a plugin's configuration wants addresses of. `None`: it leaves them to somebody else.
+/// The DPU's network from which a plugin's configuration wants addresses. `None`: its `ipam` is not the DPU's.
 ///
 /// # Errors
 /// What can't be meant, one sentence.
@@ -48,8 +48,8 @@ pub(super) fn told(mut plugin: Map<String, Value>, lease: &v1::FurtherLease) -> 
     plugin
 }
 
-/// The addresses and the resolvers. The routes are set beside, since a plugin takes one without a gateway for one by
-/// the first gateway that it is told, and has no word for those that drop packets.
+/// The addresses and resolvers for the plugin. Routes are added by the agent: plugins send a route without a gateway to
+/// their first gateway, and cannot express rejecting routes.
 fn result(lease: &v1::FurtherLease) -> CniResult {
     let dns = lease.dns.clone().unwrap_or_default();
     CniResult {

@@ -20,12 +20,12 @@
 //!
 //! # Locks and who races
 //!
-//! Whoever comes in by the room's doors holds the key of the interface, as for one of ours. A program that an agent
-//! had called may outlive it: it has the file open that it reads, and with it the file's lock, which each call
-//! waits for within bounds. So nothing is taken back that is still being made.
+//! Callers of the room hold the interface's key, as for an own one. A plugin that an agent called may outlive it: the
+//! plugin has its input file open, and with it the file's lock. Each later call waits for that lock within bounds, so
+//! that no interface is deleted while it is being created.
 //!
-//! What the plugins make of a pod is theirs to lock. What is set beside that may meet what the pod has by other
-//! interfaces: whoever sets it holds the pod's lock, as for one of ours.
+//! Plugins lock their own changes of a pod. Additional routes and rules may conflict with those of the pod's other
+//! interfaces: setting them needs the pod's lock, as for an own interface.
 
 mod additions;
 mod catalogue;

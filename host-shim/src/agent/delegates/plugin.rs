@@ -29,7 +29,7 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// Longest text of another plugin that is repeated, in bytes.
 const LONGEST_REPEATED: usize = 256;
 
-/// What a plugin is called with, besides its document. Empty: it is for no interface.
+/// What a plugin is called with in addition to its document. Empty: the call is for no interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     pub container_id: String,
@@ -188,7 +188,7 @@ async fn hear_answer(
     }
 }
 
-/// What comes after the beginning is heard, too, so that nobody waits for it to be read.
+/// Reads and drops the rest, so that the writer does not block.
 async fn hear_beginning(
     stream: Option<impl AsyncRead + Unpin>,
     said: &mut Vec<u8>,
@@ -302,7 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Whoever has it open for writing lives.
+        // A process that has the file open for writing is alive.
         let script = format!("sh -c 'exec 3>{0}; sleep 600' & sleep 600", fifo.display());
         let (late, written) = tokio::join!(
             called(&script, Duration::from_millis(500)),

@@ -1,5 +1,5 @@
-//! What is kept of an interface that other plugins have made, from before they are called until they have taken it
-//! back: whoever finds it later can take it back without its file, its network or the agent that had it made.
+//! The record of an interface of other plugins, from before they are called until they have deleted it. It contains
+//! everything that a deletion needs, without the network's file, the network or the agent of that time.
 
 use std::{
     collections::BTreeMap,
@@ -143,7 +143,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Reads what is in a folder, which need not be there. What is damaged stays where it is, and is told.
+    /// Reads a folder, which may be absent. Damaged files stay and are logged.
     pub(super) fn open(folder: PathBuf) -> io::Result<Self> {
         let mut kept = BTreeMap::new();
         sweep(&folder)?;
@@ -179,8 +179,8 @@ impl Store {
         Ok(delegated)
     }
 
-    /// Has it taken back from now on, by whoever looks, also where the disk does not take that: then an agent that starts
-    /// anew finds it kept as before, and takes it back once its pod has ended.
+    /// Marks the interface for deletion, even if the disk refuses the write: the next agent then finds it as live, and
+    /// deletes it once its pod has ended.
     pub(super) fn give_up(&self, delegated: &Delegated) {
         let given_up = Delegated { phase: Phase::Releasing, ..delegated.clone() };
         if let Err(failure) = self.write(given_up.clone()) {
@@ -189,7 +189,7 @@ impl Store {
         }
     }
 
-    /// Forgets it. Should it come up again after a crash, taking it back once more does no harm.
+    /// Removes the record. If it reappears after a crash, deleting the interface again is harmless.
     pub(super) fn remove(&self, key: &Key) {
         for ending in ["json", "call"] {
             if let Err(error) = fs::remove_file(self.path(key, ending)) {

@@ -46,11 +46,11 @@ pub(in crate::agent) struct Delegates {
     store: Store,
     /// Why plugins have not taken back what they were called for last.
     troubles: Mutex<BTreeMap<Key, String>>,
-    /// What is about to be taken back once more: there may be a pass of the keeper before that has ended.
+    /// Interfaces whose deletion is about to be repeated: the keeper may run a pass before it ends.
     again: watch::Sender<BTreeSet<Key>>,
 }
 
-/// Somebody is about to take an interface back that was not, until this is dropped.
+/// Guard of a repeated deletion; dropping it ends the mark.
 #[derive(Debug)]
 #[must_use = "it is noted only as long as this is"]
 pub(in crate::agent) struct Again {
@@ -91,7 +91,7 @@ impl Delegates {
     /// be of the network that they name. Waits for the files until `deadline` at most.
     ///
     /// # Errors
-    /// What a network's file says can't be had, or what is asked of it.
+    /// The network's file, or the request, has something that is not supported.
     pub(in crate::agent) async fn take_out(
         &self,
         mut add: AddRequest,
@@ -164,8 +164,7 @@ impl Delegates {
         self.store.all()
     }
 
-    /// Has an interface made in a pod, with the addresses of a lease if there is one. It is kept as one that nobody
-    /// was answered.
+    /// Has an interface created in a pod, with the addresses of a lease if there is one, and records it as unanswered.
     ///
     /// # Errors
     /// Why it was not. What has come of it is taken back by [`Self::delete`].
@@ -221,7 +220,7 @@ impl Delegates {
     ) -> Result<Arc<Delegated>, Failure> {
         let Some(added) = delegated.to_be_added() else { return Ok(delegated) };
         let added = interface::make_way(&delegated, added).await?;
-        // Before it is set: whoever finds it later has to take it out of the pod.
+        // Record it first: a later deletion must know what to remove from the pod.
         let delegated = self.store.write(delegated.with(added.clone()))?;
         interface::set(&delegated, &added).await?;
         Ok(delegated)
@@ -288,7 +287,7 @@ impl Delegates {
     /// on: itself, or where its addresses are from. `None`: on none that is known.
     ///
     /// # Errors
-    /// Why it can't be served: what its file says can't be had, or what its plugins say.
+    /// The network's file has something that is not supported, or its plugins refuse.
     pub(in crate::agent) async fn asked_of_dpu(
         &self,
         network: &str,
@@ -305,7 +304,7 @@ impl Delegates {
             }
             Ok(Some(Meaning::Dpu(network))) => Ok(Some(network)),
             Ok(None) => Ok(Some(network.to_owned())),
-            // It is for pods of some namespace, and nobody asks for a pod.
+            // The network is for pods of one namespace, and this request names no pod.
             Err(failure) if failure.reason == Reason::NetworkNotAllowed => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -317,9 +316,9 @@ impl Delegates {
         interface::take_off_added(delegated, others).await;
     }
 
-    /// Has an interface taken back by its plugins, as they were told when it was made, but that they are told of no
-    /// namespace if it is not `in_pod`, where its name is another's by now. One that an earlier agent has called is
-    /// waited for with `patience`. Nothing is to be done of one that is not kept.
+    /// Has an interface deleted by its plugins, with the arguments of its creation. Without `in_pod` they get no
+    /// namespace, because the interface's name belongs to another one by now. Waits up to `patience` for a call of an
+    /// earlier agent. Does nothing without a record.
     ///
     /// # Errors
     /// Why the plugins have not. It stays kept, so that they are called again; but the pod has it no more, where it
@@ -380,13 +379,13 @@ impl Delegates {
             && !matches!(interface::link_in_pod(delegated).await, Ok(None))
     }
 
-    /// Notes that somebody is about to take an interface back that was not. `None`: somebody is already.
+    /// Marks a repeated deletion. `None`: another task has marked it.
     pub(in crate::agent) fn begin_again(&self, key: &Key) -> Option<Again> {
         let is_first = self.again.send_if_modified(|all| all.insert(key.clone()));
         is_first.then(|| Again { all: self.again.clone(), key: key.clone() })
     }
 
-    /// Waits until nobody is about to, which takes no longer than the calls of plugins may.
+    /// Waits until no deletion is about to be repeated, at most as long as plugins' calls may take.
     pub(in crate::agent) async fn nobody_again(&self) {
         // The sender is in `self`, so that it is there.
         let _ = self.again.subscribe().wait_for(BTreeSet::is_empty).await;

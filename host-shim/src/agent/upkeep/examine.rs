@@ -28,23 +28,23 @@ use found::{Findings, found_at_home, found_in, found_of_record, found_without_ne
 /// Examinations at the same time: one that is made, and one that waits, as of a next session.
 const EXAMINATIONS: usize = 2;
 
-/// How long an attachment is waited for that somebody is working at.
+/// How long an examination waits for an attachment that another task works on.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What findings call the agent itself.
 const AGENT: &str = "agent";
 
-/// Looks at all VFs for whoever asks.
+/// Examines the host for operators.
 #[derive(Debug)]
 pub(super) struct Examiner {
     doors: Doors,
     keeper: Arc<Keeper>,
     host_ports: Arc<HostPorts>,
-    /// When it is told that the certificate expires.
+    /// When an examination reports that the certificate expires.
     warning: ExpiryWarning,
     /// The examinations that may be wanted at a time.
     admissions: Arc<Semaphore>,
-    /// Held while all VFs are looked at for somebody.
+    /// Held during an examination.
     examining: tokio::sync::Mutex<()>,
 }
 
@@ -84,7 +84,7 @@ impl Examiner {
         let work = async move {
             let _admission = admission;
             let _turn = examiner.examining.lock().await;
-            // Whoever asked in an earlier session has given up.
+            // The asker's session has ended.
             if asker.strong_count() == 0 {
                 return;
             }
@@ -145,8 +145,8 @@ impl Examiner {
     async fn repair_all(self: &Arc<Self>, held: HashSet<Device>) -> Obstacles {
         let mut obstacles = self.vfs().abroad().fetch_all(held).await;
         obstacles.extend(self.vfs().numbers().find_drivers().await);
-        // Behind these, for it restores what is at home by now and begins to make the rest anew; and that is
-        // waited for, so that the operator is told how it ended.
+        // After the others: the pass restores VFs that returned and starts resets. The examination waits for those, so
+        // that the operator learns the result.
         obstacles.extend(self.keeper.pass().await);
         obstacles.extend(self.vfs().renewer().await_all().await);
         self.doors.delegates.nobody_again().await;
@@ -209,7 +209,7 @@ impl Examiner {
             let (vf, differences) = match looked {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
-                // What somebody is working at is neither one way nor the other.
+                // An attachment that another task works on is neither right nor wrong.
                 Err(_) => (under_way(&record), None),
             };
             findings.vfs.insert(record.device().clone(), vf);
@@ -219,8 +219,8 @@ impl Examiner {
         self.vfs().host().listed(move || examiner.look_for_arrivals(findings)).await
     }
 
-    /// Looks at home again: what came home meanwhile, as from a pod that has ended, was perhaps seen
-    /// nowhere, or where it no longer is.
+    /// Looks in the host's namespace again: a VF that returned since, for example from an ended pod, was seen nowhere
+    /// or at its old place.
     fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
         let present = self.vfs().host().links()?;
         let is_recorded = |device: &Device| self.vfs().records().by_device(device).is_some();
@@ -240,8 +240,8 @@ impl Examiner {
         Ok(findings)
     }
 
-    /// The VFs of which there is no record, and where the others are that are not in their pods. Besides,
-    /// the free ones with their links' indices.
+    /// The VFs without a record, and the places of VFs that are not in their pods. Also returns the free VFs with their
+    /// links' indices.
     fn look_without_records(&self) -> Result<(Findings, Vec<(VfIdentity, u32)>), netlink::Error> {
         let present = self.vfs().host().links()?;
         self.vfs().cleanliness().learn_originals(&present);
@@ -273,8 +273,7 @@ impl Examiner {
         Ok((findings, free))
     }
 
-    /// How VFs that nobody has are not as they were. One that was being brought into order or given
-    /// out meanwhile is looked at again.
+    /// The differences of free VFs from their baselines. A VF that was being restored or allocated is looked at again.
     async fn differences_of_free(
         self: &Arc<Self>,
         mut free: Vec<(VfIdentity, u32)>,
@@ -304,7 +303,7 @@ impl Examiner {
         Ok(differing.collect())
     }
 
-    /// Those of VFs that nobody has, with their links' indices.
+    /// The free VFs with their links' indices.
     fn free_among(
         &self,
         vfs: &[(VfIdentity, String)],
@@ -317,7 +316,7 @@ impl Examiner {
         Ok(free.map(|(vf, link)| (vf, link.index)).collect())
     }
 
-    /// The VF of a record, once nobody is working at it.
+    /// The VF of a record, once no other task works on it.
     async fn look_at_record(
         self: &Arc<Self>,
         record: &Record,
@@ -348,7 +347,7 @@ impl Examiner {
     }
 }
 
-/// What was tried and failed is told as such.
+/// Adds the reason of a failed repair to the finding.
 fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
     if let Some(why) = obstacles.get(&found.subject) {
         found.set_unmended(why);

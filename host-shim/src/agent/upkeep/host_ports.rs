@@ -31,10 +31,10 @@ use crate::{
 pub(in crate::agent) struct HostPorts {
     doors: Doors,
     wanted: Mutex<Vec<HostPort>>,
-    /// Why some are not in place, by interface name: each reason is told once.
+    /// Why host ports are not in place, by interface name; each reason is logged once.
     obstacles: Mutex<BTreeMap<String, String>>,
-    /// Held while configuration and records are compared: what is taken out of the configuration meanwhile is
-    /// not attached again behind its release.
+    /// Held while configuration and records are compared: a host port that is removed from the configuration must not
+    /// be attached again after its release.
     comparing: tokio::sync::Mutex<()>,
 }
 
@@ -54,7 +54,7 @@ impl HostPorts {
         self.doors.vfs.signals().look_at_host_ports();
     }
 
-    /// Compares configuration and records whenever somebody asks for it, for ever.
+    /// Compares configuration and records after each signal, forever.
     pub(in crate::agent) async fn keep(&self) -> Infallible {
         loop {
             self.doors.vfs.signals().host_ports_wanted().await;
@@ -166,8 +166,8 @@ impl HostPorts {
         obstacles.iter().map(told).collect()
     }
 
-    /// Brings the VFs of host ports home that somebody moved to another namespace: no pod lives by that one's
-    /// leave. The keeper does the rest when they arrive.
+    /// Moves VFs of host ports back that another program moved to another namespace: no pod depends on them. The keeper
+    /// does the rest when they arrive.
     async fn fetch_from_abroad(&self) {
         let vfs = Arc::clone(&self.doors.vfs);
         let look = self.doors.vfs.host().look(move || ports_abroad(&vfs)).await;

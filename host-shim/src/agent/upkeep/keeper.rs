@@ -80,18 +80,17 @@ impl Keeper {
         }
     }
 
-    /// Compares one record with the kernel, and makes the kernel agree. Waits for a VF that is made
-    /// anew.
+    /// Compares one record with the kernel and makes the kernel agree. Waits for a VF's reset.
     pub(in crate::agent) async fn reconcile(self: &Arc<Self>, id: &str) {
         let Some(record) = self.vfs().records().by_id(id) else { return };
         let _key = self.vfs().keys().lock(&record.key()).await;
         self.reconcile_locked(id, Renewal::Now).await;
     }
 
-    /// Likewise, without waiting for a VF that is made anew: there may be many, one at a time.
+    /// Reconciles a record without waiting for a VF's reset: there may be many, one at a time.
     async fn reconcile_unless_renewed(self: &Arc<Self>, record: &Record) {
         let key = record.key();
-        // Whoever makes the VF anew has marked it before it waits for its turn with the key in hand.
+        // The task that resets the VF marks it before it waits for its turn with the key locked.
         let _key = tokio::select! {
             biased;
             () = self.vfs().renewer().begun(record.device()) => return,
@@ -115,7 +114,7 @@ impl Keeper {
         }
     }
 
-    /// Likewise, without waiting for it.
+    /// Reconciles a record in the background.
     pub(super) fn reconcile_soon(self: &Arc<Self>, record: Arc<Record>) {
         let keeper = Arc::clone(self);
         self.doors.tasks.spawn(async move { keeper.reconcile(record.id()).await });
@@ -150,8 +149,8 @@ impl Keeper {
         }
     }
 
-    /// Gives a pod's interface back what it has lost, as by being switched off and on: nobody tells of that, for
-    /// whoever listened in the pod's namespace would keep it alive.
+    /// Restores what a pod's interface has lost, for example by being switched off and on. No event reports that: a
+    /// listener in the pod's namespace would keep the namespace alive.
     async fn complete(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
         let state = {
             let _one_at_a_time = self.keeping.lock().await;
@@ -198,8 +197,7 @@ impl Keeper {
         }
     }
 
-    /// Compares all with the kernel whenever somebody asks for it, for ever. Whoever asks during a
-    /// pass is served by one more, however many they are.
+    /// Runs a pass after each request, forever. All requests during a pass share the next one.
     pub(in crate::agent) async fn keep_agreement(self: &Arc<Self>) -> Infallible {
         loop {
             self.pass_wanted().await;
@@ -210,8 +208,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until a pass is wanted: because somebody asked for it, or a VF became free that may have been
-    /// the last in the way of a number of VFs.
+    /// Waits until a pass is needed: it was requested, or a VF became free that may have blocked a change of the number
+    /// of VFs.
     async fn pass_wanted(&self) {
         let signals = self.vfs().signals();
         loop {
@@ -222,8 +220,8 @@ impl Keeper {
         }
     }
 
-    /// Compares all with the kernel, and makes the kernel agree: one pass at a time, whoever wants it.
-    /// Tells which VFs could not be restored, and why. Those that are to be made anew are only begun.
+    /// Compares all records with the kernel and makes the kernel agree, one pass at a time. Returns which VFs could not
+    /// be restored, and why. Resets are only started.
     pub(in crate::agent) async fn pass(self: &Arc<Self>) -> Obstacles {
         let _one_at_a_time = self.passing.lock().await;
         self.vfs().renewer().begin_to_finish();
@@ -310,7 +308,7 @@ pub(super) mod tests {
         *locked(&keeper.last_pass)
     }
 
-    /// A card at which no look comes to its end until it is told.
+    /// A card whose reads block until they are released.
     #[derive(Debug, Default)]
     struct SlowCard {
         looks: AtomicUsize,

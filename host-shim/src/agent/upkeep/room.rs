@@ -28,8 +28,8 @@ pub(in crate::agent) struct Upkeep {
 }
 
 impl Upkeep {
-    /// `warning`: when an examination tells that the agent's certificate expires. `host_ports`: what the host
-    /// itself is to be attached by. `device_plugin`: what is told of the DPU's pools.
+    /// `warning`: when an examination reports the expiring certificate. `host_ports`: the configured host ports.
+    /// `device_plugin`: gets the DPU's pools.
     pub(in crate::agent) fn new(
         doors: Doors,
         boot_id: String,
@@ -67,7 +67,7 @@ impl Upkeep {
     pub(in crate::agent) fn act_on(&self, said: FromDpu) {
         match said {
             FromDpu::SessionBegan => {
-                // What the DPU wants it says anew in each session.
+                // The DPU repeats its requests in each session.
                 self.provider.forget();
                 self.doors.vfs.signals().ask_for_pass();
             }

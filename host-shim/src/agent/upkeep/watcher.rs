@@ -1,4 +1,4 @@
-//! Has the keeper look when the kernel tells of VFs that come, change or go.
+//! Wakes the keeper when the kernel reports VFs that arrive, change or leave.
 
 use std::{
     collections::HashSet,

@@ -50,7 +50,7 @@ pub(super) async fn name_and_lock(
         let keys = delegations.iter().map(|delegation| delegation.key.clone());
         let keys = keys.chain(requests.iter().map(|request| request.key.clone())).collect();
         let keys = lock_for_add(doors, &whole.key, keys).await;
-        // Whoever had them may have served this ADD, by names that the networks gave then.
+        // The previous holder of the keys may have served this ADD, with the networks' names of that time.
         match named(doors, &own).await {
             Ok(again) if again.interface_names() == whole.interface_names() => {
                 return Ok((Named { whole, requests, delegations, order }, keys));

@@ -2,25 +2,27 @@
 //!
 //! Several interfaces of one pod go the same way together: all of them are answered, or none is left.
 //!
-//! It is done when its answer was written to a caller that is there. Until then its record says that nobody
-//! was answered, and whatever ends it undoes it: a failure, the caller's end or deadline, the end of the
-//! agent. Only what was answered before stays as it is.
+//! An ADD is done when its answer was written to a caller that is there. Until then its record says that the ADD was
+//! not answered, and a failure, the caller's end or deadline, or the agent's end undoes it. What an earlier ADD
+//! answered stays.
 //!
 //! The order of what becomes known, and to whom:
 //!
-//! 1. that the DPU is asked, to every hello from here on ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
+//! 1. the DPU learns from every hello that the ADD is in progress
+//! ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
 //! 2. at the same time
-//!    - the attachment, to the DPU: it journals it, and answers;
-//!    - the guess which VF that will be, to the disk, and then the VF, to the pod, as a link that is down;
-//! 3. the record in phase *attaching*, to the disk: before the VF is configured, or touched if it was not guessed;
-//! 4. the VF, to the pod;
-//! 5. the record in phase *live*, to the disk: before anybody is answered;
-//! 6. the answer, to the runtime.
+//!    - the DPU gets the request, journals the attachment and answers;
+//!    - the speculative attach is recorded, and then its VF moved into the pod, down;
+//! 3. the record in phase *attaching* is on the disk: before the VF is configured, or touched without a speculative
+//! move;
+//! 4. the VF is in the pod and configured;
+//! 5. the record in phase *live* is on the disk: before the answer;
+//! 6. the runtime gets the answer.
 //!
-//! The guess comes first because the kernel's move is most of an ADD, and needs nothing that the DPU answers.
+//! The speculative attach comes first: the kernel's move is most of an ADD's time, and needs nothing of the answer.
 //!
-//! So an agent that dies after any of these finds at its next start what it has to undo, and undoes nothing
-//! that was answered.
+//! An agent that dies after any of these finds at its next start what it must undo, and undoes nothing that was
+//! answered.
 
 use std::{
     sync::Arc,
@@ -58,17 +60,16 @@ use crate::{
 
 /// How often the DPU is asked again that may answer something else soon.
 const AGAIN: Duration = Duration::from_millis(50);
-/// An inventory that is wanted is told within a second, and more where the machine is busy. To wait for as long as one is
-/// wanted would be for ever: each ADD that is refused wants one, this one too.
+/// A requested inventory is sent within a second, or later on a busy machine. Waiting without a bound would never end:
+/// each refused ADD requests an inventory, this one too.
 const INVENTORY_WITHIN: Duration = Duration::from_secs(3);
 
 /// Serves an ADD, and answers it. Repeating it gives the same attachment. To the host's own
 /// namespace it goes whatever namespace the request names.
 ///
 /// # Errors
-/// Why the pod has no interface, or not all that it asked for. Then nothing of it is left: neither here nor on the
-/// DPU, except that a DPU which can't be reached any more is told later. If the caller has gone and
-/// another waits with the same ADD, the rest is left to that.
+/// Why the pod has not all its interfaces. Nothing of them is left on the host or the DPU; an unreachable DPU releases
+/// them later. If the caller has gone and a repeat of the ADD waits, the repeat takes over what is left.
 pub(in crate::agent) async fn attach(
     doors: &Doors,
     asked: AddRequest,
@@ -103,7 +104,7 @@ async fn attach_alone(
     };
     make_way(doors, &requests, netns.id).await?;
     delegated::make_way(doors, &whole.key, &delegations).await?;
-    // That may have waited for a VF to be made anew.
+    // The release may have waited for a VF's reset.
     caller.is_waiting()?;
 
     // From now on until it is recorded that the pod keeps them, a hello lists them as under way. Not
@@ -149,11 +150,11 @@ struct Answered {
     attachments: Vec<v1::Attachment>,
     /// How long that took.
     call: Duration,
-    /// How long the moves took meanwhile.
+    /// The duration of the moves at that time.
     ahead: MovedAhead,
 }
 
-/// Asks the DPU for attachments, and moves the VFs meanwhile that were taken for them.
+/// Asks the DPU for attachments while the speculative moves run.
 ///
 /// # Errors
 /// Why there are none, or a VF was not moved. Guesses are there still, and with them all is taken back that the DPU
@@ -328,8 +329,8 @@ async fn ask_patiently(
         taken.give_up(doors, requests);
         session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
         is_untold = doors.dpu.reports().is_inventory_wanted() && Instant::now() < told_by;
-        // One that needs several VFs, of which not all are there, has the others of a pool each time that it asks. So it
-        // asks more seldom, and whoever needs one comes in between.
+        // An ADD for several VFs holds some of a pool each time that it asks. It asks less often, so that an ADD for
+        // one VF can come in between.
         let may_hurry = failure.reason == Reason::VfsPromised && requests.len() == 1;
         if !(may_hurry && taken.take(doors, &session, requests)) {
             sleep(AGAIN.saturating_mul(requests.len().try_into().unwrap_or(u32::MAX))).await;
@@ -357,7 +358,7 @@ fn may_pass(requests: &[AddRequest], failure: &Failure, is_untold: bool) -> bool
     }
 }
 
-/// Asks the DPU for attachments, and no longer than somebody waits for them.
+/// Asks the DPU for attachments until the caller has gone.
 async fn ask_for(
     doors: &Doors,
     requests: &[AddRequest],
@@ -386,9 +387,8 @@ async fn ask_for(
 
 /// Records that the pod keeps its VFs, and answers.
 ///
-/// That is recorded first: the other way round, the agent's death in between would undo what was
-/// answered. Its death between the two leaves attachments that nobody was answered, and then
-/// the runtime's DEL takes them back.
+/// The record is written first: otherwise the agent's death in between would undo an answered ADD. A death after the
+/// record leaves unanswered attachments, which the runtime's DEL releases.
 async fn confirm(
     doors: &Doors,
     records: Vec<Arc<Record>>,
@@ -411,8 +411,8 @@ async fn confirm(
     let attachments = records.iter().map(|record| record.attachment.clone());
     let attachments = in_order(attachments.chain(made).collect(), order);
     let answered = match caller.answer(Answer::Attached(attachments)).await {
-        // The kernel takes an answer for a caller that is just being killed. One that was answered by an
-        // earlier ADD keeps its interfaces all the same, so there is nothing to find out.
+        // The kernel accepts an answer for a caller that is being killed. A caller that an earlier ADD answered keeps
+        // its interfaces anyway.
         Ok(()) if !was_answered => caller.has_received().await,
         answered => answered,
     };

@@ -11,8 +11,8 @@ use crate::{
     protocol::FurtherInterface,
 };
 
-/// Has the default routes of a family go by the interface whose gateways of that family were named, if any were,
-/// and by no other. Tells besides whether each of those gateways can be reached.
+/// Moves the default route of a family to the interface whose gateway of that family was requested, and removes all
+/// others. Also reports whether each gateway can be reached.
 pub(super) fn with_default_routes(
     mut attachments: Vec<v1::Attachment>,
     further: &[FurtherInterface],
@@ -24,7 +24,7 @@ pub(super) fn with_default_routes(
     for (position, interface) in further.iter().enumerate() {
         for gateway in &interface.default_gateways {
             drop_default_routes(&mut attachments, *gateway);
-            // The first one leads, and was asked for besides these.
+            // Index 0 is the ADD's own interface, which is not among the further ones.
             let its = &mut attachments[position + 1];
             reached = reached.and_then(|()| check_reached(its, *gateway));
             its.routes.push(v1::Route {

@@ -1,5 +1,5 @@
-//! Interfaces of a pod that other plugins make, beside those of an attachment that leads them: they are made after it,
-//! kept with it, and taken back when it is given back, whoever gives it back.
+//! A pod's interfaces of other plugins. They belong to the attachment of an ADD: created after it, recorded with it,
+//! and deleted when it is released for any reason.
 
 use std::{sync::Arc, time::Duration};
 
@@ -128,7 +128,7 @@ async fn mend(doors: &Doors, key: &Key) -> Result<Option<String>, Failure> {
     let Some(one) = to_be_mended() else { return Ok(None) };
     let Some(added) = one.added() else { return Ok(None) };
     let _pod = doors.vfs.host().lock_pod(&one.netns, &[added]).await?;
-    // Whoever releases what leads it takes it back without this key, and may have had the pod's lock until now.
+    // A release of the group key deletes the interface without this key, and may have held the pod's lock until now.
     match to_be_mended() {
         Some(one) => doors.delegates.mend(&one).await,
         None => Ok(None),
@@ -140,8 +140,8 @@ pub(super) fn keep(doors: &Doors, lead: &Key) -> Result<(), Failure> {
     doors.delegates.led_by(lead).iter().try_for_each(|one| doors.delegates.note(one, Phase::Live))
 }
 
-/// Has those taken back that the attachment of this key leads. The caller holds the lock of this key, without which
-/// nobody makes any; another one may be taking one of them back, which each waits for, and twice does no harm.
+/// Has the interfaces of this group key deleted. The caller holds the key's lock, without which none is created.
+/// Another task may be deleting one of them: both wait for the plugin's lock, and deleting twice is harmless.
 pub(super) async fn release_led_by(doors: &Doors, lead: &Key, patience: Duration) {
     for one in doors.delegates.led_by(lead) {
         release(doors, &one.key, patience).await;
@@ -173,7 +173,7 @@ async fn take_back(doors: &Doors, key: &Key, patience: Duration) -> Result<(), F
                 let others = doors.vfs.host().shared_in(one.netns.id, |_| true);
                 doors.delegates.remove_routing(&one, others).await;
             }
-            // The interface has to go all the same, and what is set beside it serves nobody then.
+            // The interface must go anyway, and its routes are then useless.
             Err(failure) => {
                 tracing::warn!(%key, %failure, "rules and routes of the interface stay in the pod")
             }
@@ -207,7 +207,7 @@ pub(in crate::agent) fn release_untaken(doors: &Doors) {
 async fn release_again(doors: Doors, one: Arc<Delegated>, again: Again) {
     let key = &one.key;
     let locked = doors.vfs.keys().lock(key).await;
-    // Its ADD may have ended well meanwhile, or another one begun and ended.
+    // The ADD may have succeeded by now, or another one may have run.
     if doors.delegates.by_key(key).is_some_and(|now| is_untaken(&doors, &now)) {
         release(&doors, key, doors.timeouts.vf_return()).await;
     }
@@ -215,7 +215,7 @@ async fn release_again(doors: Doors, one: Arc<Delegated>, again: Again) {
     drop(again);
 }
 
-/// Nobody keeps it, or nobody is left who would have it taken back.
+/// Whether the interface is not recorded as live, or its group's attachment is gone.
 fn is_untaken(doors: &Doors, one: &Delegated) -> bool {
     let is_led = || doors.vfs.records().by_key(&one.lead_key()).is_some();
     one.phase != Phase::Live || (one.netns.living().is_none() && !is_led())

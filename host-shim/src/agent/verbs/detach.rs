@@ -53,10 +53,9 @@ fn settle_behind_the_answer(doors: &Doors, left: Vec<Left>, keys: LockedKeys) {
     }));
 }
 
-/// There is no record of what to give back: perhaps records were lost, and the pod has its VF
-/// all the same. The DPU may have something too, as of an attach whose answer never came. If it
-/// does not answer, it is told again, and the inventory after it: it may have done what it was
-/// told, and wait for the VF.
+/// Handles a DEL without a record: perhaps records were lost, and the pod has its VF. The DPU may hold an attachment of
+/// an unanswered call. If the DPU does not answer, the call and the inventory are repeated: it may have served the call
+/// and wait for the VF.
 async fn detach_unrecorded(doors: &Doors, request: &DelRequest) {
     let fetched = doors.vfs.abroad().fetch_from_pod(request).await.unwrap_or_else(|failure| {
         tracing::warn!(key = %request.key, %failure, "cannot move the VF of an unknown attachment back");

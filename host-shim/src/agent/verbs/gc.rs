@@ -48,9 +48,8 @@ pub(in crate::agent) async fn gc(doors: &Doors, request: GcRequest) -> Result<()
     Ok(())
 }
 
-/// What the DPU must leave alone: besides the valid attachments those of other configurations,
-/// which may be of the same network, and those that were made since or are under way. What is
-/// under way is listed before what is recorded, so that an attach in between is in one of both.
+/// The attachments that the DPU must keep: the valid ones, those of other configurations of the same network, and new
+/// ones. Calls in progress are listed before records, so that an attach in between is in at least one list.
 fn kept(doors: &Doors, request: &GcRequest, valid: HashSet<Key>) -> Vec<Key> {
     let pending = doors.dpu.reports().pending_keys();
     let records = doors.vfs.records().all().into_iter();

@@ -33,7 +33,7 @@ pub(super) async fn lock(doors: &Doors, lead: &Key) -> LockedKeys {
     lock_for(For::Other, doors, lead, BTreeSet::from([lead.clone()])).await
 }
 
-/// Likewise for an ADD, and for the keys that it names.
+/// Locks the keys of an ADD: its group key and those that it names.
 pub(super) async fn lock_for_add(doors: &Doors, lead: &Key, named: BTreeSet<Key>) -> LockedKeys {
     lock_for(For::Add, doors, lead, named).await
 }

@@ -5,8 +5,7 @@
 //! answer, so that two verbs of one key follow each other, and the keeper and the DPU's own wishes come before or
 //! after them. The order of all locks is on the page of [`vfs`](super::vfs).
 //!
-//! Nothing in memory has to outlive a verb: what is to be finished or taken back is in the record before it is
-//! begun, so that whoever finds the record later can do it.
+//! A verb keeps no state in memory that must outlive it: the record says what to finish or undo before the work begins.
 
 mod asked;
 mod attach;

@@ -1,5 +1,5 @@
-//! The names of further interfaces that nobody has asked for: their networks, which are the DPU's, say how they begin.
-//! What other plugins make keeps the names that the plugin's configuration gives.
+//! The names of further interfaces without a requested name: the DPU's networks set their prefix. Interfaces of other
+//! plugins keep the name of the plugin's configuration.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -115,7 +115,7 @@ mod tests {
     fn existing_interface_keeps_its_name() {
         let [first, second] = [of(Some(1), "net1", "green"), of(Some(2), "net2", "green")];
         let both = [first, second.clone()];
-        // By the key of a record, whose order is nobody's.
+        // Records are ordered by key, not by name.
         let before = [there("net2", "green"), there("net1", "green")];
         assert_eq!(names_of(&both, &before), ["net1", "net2"]);
         assert_eq!(names_of(&both, &before[..1]), ["data1", "net2"]);

@@ -11,7 +11,7 @@ use crate::{agent::vfs::MovedAhead, mover::Durations};
 pub(in crate::agent) struct VerbPhases {
     /// Of attachments that were made.
     pub attach: Phases,
-    /// Of attachments that were given back, whoever wanted that, and as far as they could be.
+    /// Phases of detaches by any cause, as far as they got.
     pub detach: Phases,
 }
 
@@ -28,7 +28,7 @@ pub(super) const HOME: &str = "home";
 /// Until the DPU had answered.
 pub(super) const RPC: &str = "rpc";
 
-/// From the turn of the attachment on, until somebody could be answered.
+/// From the attachment's turn until the caller could be answered.
 pub(super) const TOTAL: &str = "total";
 
 /// After that: the VF was looked at, and the DPU told that it is back.

@@ -1,4 +1,4 @@
-//! Giving an attachment back, whoever wants that: a DEL, a GC, an ADD that failed, the keeper, the DPU.
+//! Releases an attachment, for a DEL, a GC, a failed ADD, the keeper or the DPU.
 
 use std::{
     pin::Pin,
@@ -28,12 +28,12 @@ use crate::{
     protocol::Key,
 };
 
-/// When a VF is made anew that is home and not as it was.
+/// When a returned VF that differs from its baseline is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum Renewal {
     /// Before the release returns.
     Now,
-    /// Soon: nobody waits for it.
+    /// Soon; no caller waits for the reset.
     Later,
 }
 
@@ -81,14 +81,14 @@ async fn leave(
     let patience = deadline.saturating_duration_since(Instant::now());
     let leaving = doors.vfs.homecoming().bring_out(record, patience, moving);
     let (record, out) = doors.phases.detach.time(HOME, leaving).await;
-    // It may have had no turn, and whoever waits for that would wait for ever.
+    // Without a turn for the move, a task that waits for it would wait forever.
     moving.notify_one();
     Left { record, out }
 }
 
-/// Likewise for somebody who waits: meanwhile the DPU unprograms it. Then the pod has the VF no more, and nothing passes
-/// any more. The DPU is told when it is the VF's turn to be moved: an ADD that overtakes the moves that wait would find
-/// it at work for all of them otherwise.
+/// Releases an attachment for a caller that waits; the DPU unprograms the port at the same time. The pod then has no VF
+/// and no traffic passes. The DPU is called when the VF's move gets its turn. Otherwise an ADD that overtakes waiting
+/// moves would find the DPU busy with all of them.
 pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: Duration) -> Left {
     let moving = Arc::new(Notify::new());
     let leaving = leave(doors, Arc::clone(&record), patience, &moving);
@@ -151,15 +151,15 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     }
 }
 
-/// Forgets a record of which nothing is left. Of a guess the DPU is told, too: its VF may be taken again.
+/// Removes a record of which nothing is left. For a speculative attach the DPU also learns that the offer is declined.
 pub(super) fn forget(doors: &Doors, record: &Record) {
     doors.vfs.homecoming().forget(record);
     doors.dpu.reports().report_declined(record.promise.as_slice());
 }
 
-/// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made, perhaps with another VF: it
-/// is to take back whatever that is. Whether the guessed VF is back is told besides; where another is, the inventory
-/// tells.
+/// Builds the Detach of a record. For a speculative attach the agent does not know what the DPU made, perhaps with
+/// another VF: the DPU releases whatever it has. Whether the VF is back is stated separately; the inventory reports
+/// where another VF is.
 fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
     if record.is_guess {
         let returned = is_returned.then(|| record.device().to_string());
@@ -171,8 +171,8 @@ fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
     DetachRequest { cause, ..detach_request(record.attachment.key.clone(), id, is_returned) }
 }
 
-/// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
-/// before the pause after the last attempt is over.
+/// Resets a returned VF that differs from its baseline, at once or when its key is free. Waits for the backoff of the
+/// last attempt.
 async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal) {
     if !doors.vfs.homecoming().is_renewal_due(&record) {
         return;
@@ -188,8 +188,7 @@ async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal)
     }
 }
 
-/// The VF counts as being made anew from now on, though its turn may come much later: passes and
-/// inventories leave it alone meanwhile.
+/// Marks the VF as being reset now, although its turn may come much later: passes and inventories leave it alone.
 fn renew_later(doors: &Doors, record: &Record) {
     let under_way = doors.vfs.homecoming().announce_renewal(record);
     let (doors, id, key) = (doors.clone(), record.id().to_owned(), record.key());
@@ -214,8 +213,8 @@ fn release_again<'a>(
     })
 }
 
-/// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
-/// on with it. The caller holds the key's lock.
+/// Releases what an unanswered ADD made, unless a repeat of the ADD waits and takes it over. The caller holds the key's
+/// lock.
 pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
     let Some(record) = doors.vfs.records().by_key(key) else { return };
     // A wrong guess that did not come home is releasing already.
@@ -226,7 +225,7 @@ pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
     }
 }
 
-/// Likewise of several. The caller holds their locks.
+/// Releases what several unanswered ADDs made. The caller holds the keys' locks.
 pub(super) async fn take_back_all(doors: &Doors, keys: &LockedKeys) {
     for key in keys.names() {
         take_back_unanswered(doors, key).await;
@@ -237,8 +236,8 @@ pub(super) async fn take_back_all(doors: &Doors, keys: &LockedKeys) {
 /// it up. What it leads goes with it, as by a DEL: the runtime knows of nothing else to give it back by.
 pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release) {
     let told: Key = wanted.key.clone().unwrap_or_default().into();
-    // The id is the fence: a key may have been attached again since, and that is not meant. So the record
-    // is looked for by id, and once more when its key is held.
+    // The id is the fence: the key may have a newer attachment. The record is looked up by id, and again with the key
+    // locked.
     let recorded = doors.vfs.records().by_id(&wanted.attachment_id);
     let key = recorded.map_or(told, |record| record.key());
     let _keys = led::lock(doors, &key).await;

@@ -68,7 +68,7 @@ pub(in crate::agent) async fn trouble(doors: &Doors, network: Option<&str>) -> O
     }
 }
 
-/// A DPU of before tells nothing of networks.
+/// Older DPUs report nothing about networks.
 fn of_standing(standing: &StatusResponse, network: &str) -> Option<Failure> {
     if !standing.problems.is_empty() {
         // A code of a later version means no less than that the DPU takes no new attachments.

@@ -52,7 +52,7 @@ pub(super) async fn take_in_all(
     join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
 }
 
-/// Waits for the port, and for nobody who has gone: the pod's namespace is open meanwhile.
+/// Waits for the port while the caller is there: the pod's namespace is open during the wait.
 async fn await_port(doors: &Doors, wanted: &Wanted, caller: &Caller) {
     tokio::select! {
         () = doors.dpu.calls().await_port(&wanted.attachment) => {}
@@ -115,8 +115,8 @@ mod tests {
         },
     };
 
-    /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
-    /// and between the two comes a change of the number of VFs.
+    /// The first attach waits for the key of its VF's holder, which is about to claim a VF. Between both, the number of
+    /// VFs changes.
     #[tokio::test]
     async fn attach_waiting_for_a_holder_blocks_no_other() {
         let (doors, _folder) = doors();

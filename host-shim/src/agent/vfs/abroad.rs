@@ -112,8 +112,8 @@ impl Abroad {
         Ok(self.cleanliness.see(&[(vf, link.index)])?)
     }
 
-    /// Brings the VFs home that are in namespaces that no record names, and tells which could not be brought, and
-    /// why. Those that the DPU `held` and nobody here has a record of stay: a pod may run on them.
+    /// Moves misplaced VFs back, and returns which could not be moved, and why. VFs that the DPU `held` without a
+    /// record here stay: a pod may run on them.
     pub(in crate::agent) async fn fetch_all(self: &Arc<Self>, held: HashSet<Device>) -> Obstacles {
         let this = Arc::clone(self);
         let done = self.host.look(move || this.fetch_all_now(&held)).await;
@@ -141,8 +141,7 @@ impl Abroad {
         Ok(obstacles)
     }
 
-    /// Brings a VF home, and tells whether it still was where it was seen. What it is to be like at
-    /// home is restored by whoever restores VFs there.
+    /// Moves a VF back, and returns whether it was still at its place. The restore of free VFs does the rest.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -33,7 +33,7 @@ use crate::{
     protocol::AddRequest,
 };
 
-/// A VF that was taken for a request, and that nobody else [claims](super::claims).
+/// A VF offer that a request took and holds by a [claim](super::claims).
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Guess {
     pub request: AddRequest,
@@ -88,13 +88,12 @@ impl Ahead {
         (self.right.load(Ordering::Relaxed), self.wrong.load(Ordering::Relaxed))
     }
 
-    /// Records the guesses and moves the VFs into the pod, switched off and under their own names; those that are not
-    /// fit are left out. `names` are those that the pod's interfaces get, whether a VF is guessed for each or not; the
-    /// first one leads. Whoever calls holds the keys' locks. `is_awaited` tells whether anybody waits for that still,
-    /// or else why not, and is asked once it is their turn.
+    /// Records speculative attaches and moves their VFs into the pod, down and under their own names; unfit ones are
+    /// left out. `names` are those that the pod's interfaces get, the group key's first. The caller holds the keys'
+    /// locks. `is_awaited` reports whether the attach is still awaited; it is called when the move's turn has come.
     ///
-    /// What is in the way before anything is recorded is nothing to fail for: no VF moves ahead then, and whoever goes
-    /// on meets it, too.
+    /// Failures before the record is written are ignored: no VF moves speculatively, and the normal attach path reports
+    /// them.
     ///
     /// # Errors
     /// Why a move failed. What was recorded is to be taken back.
@@ -109,7 +108,7 @@ impl Ahead {
             return Ok(MovedAhead::default());
         }
         let began = Instant::now();
-        // As for an intake: the number of VFs stays, and none of these is made anew, until there are records.
+        // As in a normal attach, the number of VFs stays and none is reset until there are records.
         let _vfs_stay = self.numbers.vfs_stay().await;
         let devices: Vec<_> = guesses.iter().map(|guess| guess.promise.device.clone()).collect();
         let _not_renewed = self.host.lock_free_vfs(&devices).await;
@@ -128,7 +127,7 @@ impl Ahead {
         self.host.move_vf(Way::In, work).await?
     }
 
-    /// Records the guesses that are fit, and begins the moves meanwhile, of which nothing is done yet.
+    /// Writes the speculative records and builds the moves at the same time; no move has begun.
     fn record(
         &self,
         guesses: &[Guess],

@@ -11,7 +11,7 @@ use crate::vf_source::{self, OtherVf, PfFacts, VfIdentity, VfPlacement, VfSource
 pub(in crate::agent) struct Cards<'a>(&'a dyn VfSource);
 
 impl<'a> Cards<'a> {
-    /// The cards that a source tells of.
+    /// The cards of a VF source.
     pub(in crate::agent) fn of(source: &'a dyn VfSource) -> Self {
         Self(source)
     }
@@ -31,7 +31,7 @@ impl<'a> Cards<'a> {
         vf_source::link_of(self.0, links, device).is_some()
     }
 
-    /// The VFs that the cards have besides those that `is_known` tells by device.
+    /// The cards' other VFs, for which `is_known` is false.
     pub(in crate::agent) fn others(self, is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
         self.0.other_vfs(is_known)
     }

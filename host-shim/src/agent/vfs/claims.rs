@@ -1,7 +1,7 @@
 //! Which VFs are kept for ADDs that are under way.
 //!
-//! An ADD claims the VFs that it takes of those that the DPU has promised, from before it asks for them until they are
-//! recorded or given up. Until then they are taken to whoever lists them, and no other ADD gets them.
+//! An ADD claims the offered VFs that it takes, from before it asks the DPU until they are recorded or the claim is
+//! dropped. Claimed VFs are listed as held, and no other ADD gets them.
 
 use std::{
     collections::HashSet,
@@ -49,8 +49,8 @@ impl Claims {
         }
     }
 
-    /// That VF, if nobody has it and it is not known to differ from what it was. One that a program is to drive itself
-    /// has no link to be looked at.
+    /// Claims the VF if it is free and not known to differ from its baseline. A VF that is handed over to programs has
+    /// no link to compare.
     pub(in crate::agent) fn try_claim(&self, device: &Device) -> Option<Claimed> {
         let mut devices = locked(&self.devices);
         let is_to_be_had = !devices.contains(device)

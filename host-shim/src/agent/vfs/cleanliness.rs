@@ -1,9 +1,8 @@
-//! Whether VFs are as they were: what each is like while nobody uses it, what was found of it since, and
-//! what is stacked on it. Pods may change whatever they like of theirs, so that none of it may be
-//! believed of a VF that comes back: it is looked at, as a whole.
+//! Whether VFs equal their baselines: the baselines, the findings since, and upper devices. Pods may change anything of
+//! their VFs, so nothing of a returned VF is trusted: it is compared as a whole.
 //!
-//! Nothing here is locked but for the moment of reading or writing it. Two who look at one VF at a time
-//! both tell what they saw, and whoever looked later counts ([`Proofs`]).
+//! Locks are held only for reads and writes of memory. Two tasks that inspect one VF both report, and the later look
+//! counts ([`Proofs`]).
 
 use std::{
     collections::HashMap,
@@ -32,13 +31,13 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::agent) struct Cleanliness {
     host: Arc<Host>,
-    /// What VFs are like while nobody uses them.
+    /// The VFs' baselines.
     originals: Originals,
     /// Whether free VFs are.
     proofs: Proofs,
     /// The walks through all namespaces that this takes.
     walks: Arc<Walks>,
-    /// Of the host's namespace. `None`: it can't be had.
+    /// Sysfs of the host's namespace. `None`: it cannot be mounted.
     sysfs: Option<NetSysfs>,
     repairs: Arc<Repairs>,
 }
@@ -71,7 +70,7 @@ impl Cleanliness {
         }
     }
 
-    /// What VFs are like while nobody uses them, as far as it was learned.
+    /// The known baselines.
     pub(super) fn originals(&self) -> &Originals {
         &self.originals
     }
@@ -81,7 +80,7 @@ impl Cleanliness {
         &self.proofs
     }
 
-    /// What a VF is like while nobody uses it. `None`: that is not known yet.
+    /// A VF's baseline. `None`: not known yet.
     pub(super) fn own_state(&self, vf: &VfIdentity) -> Option<Arc<OwnState>> {
         let learned = self.originals.get(&vf.device);
         learned.or_else(|| self.host.source().usual_state(vf).map(Arc::new))
@@ -116,7 +115,7 @@ impl Cleanliness {
         Ok(())
     }
 
-    /// What VFs are like that nobody has used, by device.
+    /// The baselines of VFs that were never in a pod, by device.
     fn originals_of(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<(Device, OwnState)>, Error> {
         let mut painter = self.painter()?;
         let mut learned = Vec::new();
@@ -130,8 +129,7 @@ impl Cleanliness {
         Ok(learned)
     }
 
-    /// The link of a VF, and its portrait. `None`: it has gone since it was listed, or it was made anew and
-    /// the link that has its index by now is not known to be the VF's yet.
+    /// A VF's link and its state. `None`: the link is gone, or the VF was reset and another link has its index.
     fn portrait(
         &self,
         painter: &mut Painter<'_>,
@@ -164,8 +162,7 @@ impl Cleanliness {
         self.differences(vf, link, &Portrait::of_link(link))
     }
 
-    /// Looks at all of the VFs, which are in the host's namespace. One that has left meanwhile is left
-    /// out.
+    /// Inspects VFs in the host's namespace. VFs that left are omitted.
     pub(in crate::agent) fn see(&self, vfs: &[(VfIdentity, u32)]) -> Result<Vec<Seen>, Error> {
         if vfs.is_empty() {
             return Ok(Vec::new());
@@ -181,8 +178,7 @@ impl Cleanliness {
         Ok(seen)
     }
 
-    /// Looks at what is stacked on VFs that were seen, and remembers and tells of each what is not as
-    /// before, by device.
+    /// Verifies inspected VFs: adds their upper devices, stores and returns the differences of each, by device.
     pub(in crate::agent) async fn prove(
         self: &Arc<Self>,
         seen: Vec<Seen>,
@@ -203,7 +199,7 @@ impl Cleanliness {
     pub(in crate::agent) async fn proven_links(self: &Arc<Self>) -> Result<ProvenLinks, Failure> {
         let this = Arc::clone(self);
         let list = move || {
-            // Before the listing: what a Detach says of a VF meanwhile is newer than this.
+            // Dated before the listing: a Detach in between reports a newer state of its VF.
             let as_of_ns = nanoseconds_since_boot();
             let present = this.host.links()?;
             this.learn_originals(&present);
@@ -242,7 +238,7 @@ impl Cleanliness {
         self.proofs.forget_link(device, index);
     }
 
-    /// Forgets what was found so long ago that it is to be found anew.
+    /// Removes findings that are too old, so that the VFs are verified again.
     pub(in crate::agent) fn forget_older_than(&self, age: Duration) {
         self.proofs.forget_older_than(age);
     }
@@ -284,8 +280,8 @@ fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Ve
     up.into_iter().chain(portrait.differences_from(original)).collect()
 }
 
-/// Sysfs of the host's namespace. Where it can't be had, that is told, and settings of queues that only
-/// sysfs has are not compared.
+/// Mounts sysfs of the host's namespace. Failing that, logs a warning; sysfs-only settings of queues are then not
+/// compared.
 fn sysfs_of(host: &Netns) -> Option<NetSysfs> {
     NetSysfs::mount(host)
         .inspect_err(|error| {

@@ -50,7 +50,7 @@ impl Drafts {
     /// What is to be recorded of attachments, before anything is changed.
     ///
     /// # Errors
-    /// Why the VF of one is not to be had.
+    /// A VF is not available.
     pub(super) fn draft_all(
         &self,
         wanted: Vec<Wanted>,
@@ -70,8 +70,8 @@ impl Drafts {
         rtnl: &mut Rtnl,
     ) -> Result<Record, Failure> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
-            // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like, or what
-            // routes with a priority had to give way to.
+            // A repeat: the VF may be in the pod by now, so its state before and the pod's routes then cannot be read
+            // again.
             Some(same) => {
                 if meets_others(&same.attachment) {
                     attachment.routes.clone_from(&same.attachment.routes);
@@ -190,8 +190,8 @@ impl Drafts {
         Ok(Baseline { port, ..original })
     }
 
-    /// What the link of a VF is like, unless the host has taken it since it was offered. What the host
-    /// has only changed is restored: nobody is to get it, and it is not to become that again.
+    /// The link's state to restore, unless the host uses the VF since the offer. A change by the host alone is undone:
+    /// the pod must not get it, and it must not become the baseline.
     fn original_of_link(
         &self,
         vf: &VfIdentity,
@@ -241,8 +241,8 @@ fn listed<'a>(
 fn unanswered(request: &AddRequest, vf: &VfIdentity, link: &Link) -> v1::Attachment {
     let PfId { controller, pf } = vf.id.pf;
     v1::Attachment {
-        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it. And one
-        // that an attachment could have: an agent of the release before tells it to the DPU, which then knows of none.
+        // A new id each time: a task that listed an earlier speculative record of the VF must not find this one by it.
+        // It is a valid attachment id, because older agents send it to the DPU, which does not know it.
         id: Uuid::now_v7().to_string(),
         key: Some(request.key.clone().into()),
         vf: Some(v1::Vf {

@@ -1,5 +1,5 @@
-//! VFs that nobody has: brought into order, so that they can be given out. They are not, where a pod changed
-//! them and its record was lost, or the host has used one and does no more.
+//! Restores free VFs, so that they can be allocated. A free VF may differ because a pod changed it and its record was
+//! lost, or because the host used it.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -38,9 +38,8 @@ impl FreeVfs {
         Self { host, cleanliness, renewer: Arc::clone(renewer) }
     }
 
-    /// Restores the VFs in the host's namespace that nobody holds, so that they can be given out
-    /// again, and begins to make those anew that can't be restored. Those that the host itself uses are
-    /// left alone. Tells which could not be restored, and why.
+    /// Restores free VFs in the host's namespace, and starts to reset those that cannot be restored. VFs that the host
+    /// uses are left alone. Returns which could not be restored, and why.
     pub(in crate::agent) async fn restore(self: &Arc<Self>) -> Obstacles {
         let mut obstacles = Obstacles::new();
         for vf in self.at_free_vfs(Self::changed_free_vfs).await {
@@ -78,8 +77,7 @@ impl FreeVfs {
         Ok(changed.map(|(vf, _)| vf).collect())
     }
 
-    /// Restores what can be restored of a VF, unless somebody has taken it since it was seen. Tells
-    /// why it could not be restored.
+    /// Restores a VF unless it is in use since it was seen. Returns why it could not be restored.
     fn restore_if_free(&self, vf: &VfIdentity) -> Result<Option<String>, Error> {
         let present = self.host.links()?;
         let link = vf_source::link_of(self.host.source(), &present.links, &vf.device);
@@ -119,7 +117,7 @@ impl FreeVfs {
         Ok((unproven.into_iter().map(|(vf, _)| vf).collect(), seen))
     }
 
-    /// Whether nobody has a VF that is in the host's namespace, and it is not being made anew.
+    /// Whether a VF in the host's namespace is free and not being reset.
     fn is_idle(&self, vf: &VfIdentity, link: &Link, present: &HostLinks) -> bool {
         self.host.is_free(vf, link, present) && !self.renewer.is_under_way(&vf.device)
     }

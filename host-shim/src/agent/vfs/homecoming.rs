@@ -78,9 +78,9 @@ impl Homecoming {
     /// The first half of [`bring`](Self::bring): the pod has the VF no more. Waits up to `patience` for a VF whose pod's
     /// namespace has ended. `moving` is notified when it is the VF's turn to be moved.
     ///
-    /// That it is being given back is on the disk before this returns, and so before the runtime is told. The VF does
-    /// not wait for the disk, nor does the word to the DPU: should the agent die in between, the VF is put back into its
-    /// pod, perhaps without a network, until the DPU asks for it or whoever wanted it back asks again.
+    /// Phase *releasing* is on the disk before this returns, and so before the runtime gets an answer. The VF's move
+    /// and the call to the DPU do not wait for the disk. If the agent dies in between, the VF is moved back into its
+    /// pod, perhaps without a network, until the DPU or the caller requests the release again.
     pub(in crate::agent) async fn bring_out(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -103,7 +103,7 @@ impl Homecoming {
         (record, out)
     }
 
-    /// Remembers what is stacked on a VF until that is made anew, also after a crash: no later look may find it.
+    /// Records a VF's upper devices until its reset, also across a crash: a later look may not find them.
     async fn note_stacked(&self, record: &Record, stacked: Vec<String>) -> Arc<Record> {
         let noted = Arc::new(Record { stacked, ..record.clone() });
         self.host.records().keep(&noted);
@@ -169,9 +169,9 @@ impl Homecoming {
         (releasing, Some(written))
     }
 
-    /// Remembers that nothing of an attachment is left here, until the agent ends: its VF is home and as it was, and no
-    /// interface has addresses of its leases. Before the DPU is told so, and so before the time of its Detach is taken:
-    /// of a VF that is said to be back, no later inventory says that it is in use; and until it is said, all do.
+    /// Records in memory that nothing of an attachment is left here: the VF is back and verified, and no interface has
+    /// its leased addresses. Call it before the Detach is dated: no later inventory then reports the VF as in use, and
+    /// every earlier one does.
     pub(in crate::agent) fn note_returned(&self, record: &Record) {
         let returned = Record { is_returned: true, ..record.clone() };
         self.host.records().keep(&Arc::new(returned));
@@ -222,7 +222,7 @@ impl Homecoming {
         }
     }
 
-    /// Likewise, once.
+    /// Tries once to move the VF out.
     async fn try_bring_out(
         self: &Arc<Self>,
         record: &Arc<Record>,
@@ -236,7 +236,7 @@ impl Homecoming {
             drop(pod);
             brought
         };
-        // For a guess that was wrong somebody waits, as for a move into a pod.
+        // A wrong speculative attach has priority as a move into a pod: an ADD waits for it.
         let way = if record.is_guess { Way::In } else { Way::Home };
         let Some(pod) = self.host.move_vf(way, work).await?? else { return Ok(Vec::new()) };
         let (this, record) = (Arc::clone(self), Arc::clone(record));
@@ -244,8 +244,8 @@ impl Homecoming {
         self.host.look(look).await?
     }
 
-    /// What is stacked on a VF that is home, in the namespace of the pod that it came from. That is looked into at once:
-    /// whoever hears that its VF is out of it may end it, or what leads to it.
+    /// The upper devices of a returned VF in the pod's namespace. Looked up at once: a caller that learns that the VF
+    /// is out may end the namespace.
     fn stacked_in(&self, pod: &Netns, record: &Record) -> Result<Vec<String>, MoveError> {
         let path = Path::new(&record.netns.path);
         let stacked = Stacked::in_pod(pod, path, self.host.netns());
@@ -304,20 +304,19 @@ impl Homecoming {
         Ok(vf_source::find(self.host.source(), host, record.device(), name)?)
     }
 
-    /// Whether the pause after the last attempt to make the VF of a record anew is over.
+    /// Whether the backoff of the last reset of the record's VF is over.
     pub(in crate::agent) fn is_renewal_due(&self, record: &Record) -> bool {
         self.renewer.is_due(record.device())
     }
 
-    /// Has the VF of a record count as being made anew until the answer is dropped: passes and inventories leave it
-    /// alone. `None`: it counts so already.
+    /// Marks the record's VF as being reset until the guard is dropped: passes and inventories leave it alone. `None`:
+    /// it is marked already.
     pub(in crate::agent) fn announce_renewal(&self, record: &Record) -> Option<UnderWay> {
         self.renewer.begin(record.device())
     }
 
-    /// Makes the VF of a record anew, which is at home, and brings it into order. The caller holds the
-    /// key's lock. With this a renewal is done that was announced before, and waits for that lock: the caller may
-    /// be an ADD that wants a VF, perhaps this one.
+    /// Resets the returned VF of a record and restores it. The caller holds the key's lock. This ends an announced
+    /// reset that waits for that lock: the caller may be an ADD that needs a VF, perhaps this one.
     ///
     /// # Errors
     /// When the new one can't be brought into order.
@@ -356,7 +355,7 @@ impl Homecoming {
         home
     }
 
-    /// Restores a VF that was made anew, wherever its new link is, and looks at it.
+    /// Restores a VF after its reset, wherever its new link is, and verifies it.
     async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
         // What was stacked on the link before has ended with that.
         let _stacked = self.try_bring_out(record, &Arc::default()).await?;

@@ -33,7 +33,7 @@ pub(in crate::agent) struct Host {
     /// How long a carrier is waited for.
     carrier_limit: Duration,
     turns: Turns,
-    /// Held while a free VF is restored or made anew, and while an attach makes one its own, by device.
+    /// One lock per free VF, held while it is restored, reset or claimed by an attach.
     free_vfs: KeyedLocks<Device>,
 }
 
@@ -79,8 +79,8 @@ impl Host {
         self.netns.id() == id
     }
 
-    /// The host's own namespace, as a record has it. By the path each thread finds the one that it is in itself,
-    /// whatever another has entered meanwhile.
+    /// The host's own namespace in a record's form. A path under `/proc/self` would give each thread the namespace that
+    /// it is in.
     pub(in crate::agent) fn own_netns(&self) -> PodNetns {
         PodNetns { path: "/proc/thread-self/ns/net".into(), id: self.netns.id() }
     }
@@ -114,12 +114,12 @@ impl Host {
             addresses.extend(own.map(|address| (link.index, address)));
             links.push(link);
         }
-        // Behind the look at the links, which waits for whoever is just stacking something; this does not.
+        // After the listing of links, which waits for a task that is creating links; this does not.
         links.extend(self.stacked.now(&self.netns)?);
         Ok(HostLinks { links, addresses })
     }
 
-    /// Whether nobody has a VF that is in the host's namespace.
+    /// Whether a VF in the host's namespace is free.
     pub(in crate::agent) fn is_free(
         &self,
         vf: &VfIdentity,
@@ -131,12 +131,12 @@ impl Host {
             && self.records.by_device(&vf.device).is_none()
     }
 
-    /// Waits until nobody restores a free VF, makes it anew, or makes it its own.
+    /// Locks a free VF against restore, reset and claims.
     pub(super) async fn lock_free_vf(&self, device: &Device) -> Held {
         self.free_vfs.lock(device).await
     }
 
-    /// Likewise for several.
+    /// Locks several free VFs.
     pub(super) async fn lock_free_vfs(&self, devices: &[Device]) -> Vec<Held> {
         self.free_vfs.lock_all(devices).await
     }
@@ -180,7 +180,7 @@ impl Host {
         }
     }
 
-    /// What those VFs bring to a pod that are wanted. A record that can't be read holds nobody up.
+    /// The rules and rejecting routes of the wanted VFs of a pod. An unreadable record is skipped.
     pub(in crate::agent) fn shared_in(
         &self,
         netns: NetnsId,
@@ -228,7 +228,7 @@ impl Host {
         self.turns.move_vf(way, work).await
     }
 
-    /// Likewise configures a VF that was moved ahead.
+    /// Configures a VF after a speculative move.
     pub(super) async fn finish_move<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

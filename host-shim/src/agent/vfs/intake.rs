@@ -68,10 +68,10 @@ impl Intake {
         }
     }
 
-    /// Records attachments of one pod and moves their VFs into it, all or none. Whoever calls holds the keys' locks,
-    /// and waits for no other from here on.
+    /// Records attachments of one pod and moves their VFs into it, all or none. The caller holds the keys' locks and
+    /// waits for no other lock from here on.
     ///
-    /// Once it is their turn, `is_awaited` tells whether anybody waits for the attachments still, or else why not.
+    /// When the move's turn has come, `is_awaited` reports whether the attachments are still awaited.
     ///
     /// # Errors
     /// Why the VFs are not in their pod, and what is left to be given back.
@@ -83,7 +83,7 @@ impl Intake {
     ) -> Result<Vec<Arrived>, IntakeFailure> {
         // A change of the number of VFs would take a VF away between the look at it and its record.
         let _vfs_stay = self.numbers.vfs_stay().await;
-        // Until they are recorded, they might be made anew, or guessed: that is decided by a look at the records.
+        // Until they are recorded, a reset or a speculative attach could take the VFs: both look at the records.
         let devices: Vec<_> = wanted.iter().map(Wanted::device).collect();
         let _not_renewed = self.host.lock_free_vfs(&devices).await;
         if let Some(holder) = wanted.iter().find_map(|one| self.other_holder_of(one)) {
@@ -94,7 +94,7 @@ impl Intake {
         let are_ahead = self.are_ahead(&wanted);
         let this = Arc::clone(self);
         let work = move || {
-            // Somebody else's move may have taken long.
+            // Another move may have taken long.
             let pod = pod.and_then(|pod| is_awaited().map(|()| pod));
             this.enter_now(&wanted, &netns, pod)
         };
@@ -125,7 +125,7 @@ impl Intake {
     /// Waits for the carrier of a VF that is in its pod, and for its `port` at the DPU.
     ///
     /// # Errors
-    /// Why the pod can't have it. Its record says that nobody was answered.
+    /// The pod cannot have the VF. Its record still says that the ADD was not answered.
     pub(in crate::agent) async fn settle(
         &self,
         arrived: Arrived,
@@ -160,7 +160,7 @@ impl Intake {
         Ok(records.into_iter().zip(arrivals).map(arrived).collect())
     }
 
-    /// Records the attachments, and begins the moves meanwhile: what is only looked at does not wait for the disk.
+    /// Writes the records and builds the moves at the same time: preparing a move does not wait for the disk.
     fn record(
         &self,
         wanted: Vec<Wanted>,
@@ -177,14 +177,14 @@ impl Intake {
         let moves = moves?;
         KillPoint::AttachRecorded.pass();
         for record in &records {
-            // In memory only now: nobody is to rely on a record that a crash would take back.
+            // In memory only now: no task may rely on a record that a crash would revert.
             self.host.records().keep(record);
             self.cleanliness.proofs().forget(record.device());
         }
         Ok((records, moves))
     }
 
-    /// Records that are none yet give way to what their pod has, and each to those before it.
+    /// Raises the priorities of new records' routes above those of their pod and of each other.
     fn give_way(&self, netns: &PodNetns, records: &mut [Record]) -> Result<(), Failure> {
         let is_new = |record: &&mut Record| self.host.records().by_id(record.id()).is_none();
         let new = records.iter_mut().filter(is_new).map(|record| &mut record.attachment);
@@ -273,8 +273,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Records that nobody was answered after all. The caller gives the attachments back, and that is
-    /// written behind this and waited for: so nobody waits for this.
+    /// Marks records as unanswered again. The caller releases the attachments, which is written after this and waited
+    /// for, so this write is not waited for.
     pub(in crate::agent) fn keep_no_more(&self, records: &[Arc<Record>]) {
         records.iter().for_each(|record| self.host.records().keep(record));
         drop(self.host.records().write_all(records));
@@ -381,7 +381,7 @@ pub(in crate::agent) mod tests {
         }
     }
 
-    /// Or else the DPU would wait for the next inventory, and refuse the same ADD meanwhile.
+    /// Otherwise the DPU would wait for the next inventory and refuse the repeated ADD until then.
     #[tokio::test]
     async fn untouched_vf_is_reported_as_present() {
         let (vfs, _folder) = vfs_of(Arc::new(IdleDevices));

@@ -1,4 +1,4 @@
-//! The locks of attachments: whoever changes one holds the lock of its key.
+//! The locks of attachments: a task that changes an attachment holds its key's lock.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ impl Keys {
         self.locks.lock_all(keys).await
     }
 
-    /// Likewise, for an ADD: whoever holds one of the keys meanwhile knows that one waits, and leaves it what it
-    /// would have to make again.
+    /// Locks keys for an ADD. A holder of one of the keys sees that an ADD waits, and leaves it what the ADD would
+    /// recreate.
     pub(in crate::agent) async fn lock_all_for_add(&self, keys: &BTreeSet<Key>) -> Vec<Held> {
         let _waiting: Vec<_> = keys.iter().map(|key| self.waiting_adds.enter(key)).collect();
         self.locks.lock_all(keys).await

@@ -44,8 +44,8 @@ impl Host {
         }
     }
 
-    /// Likewise of a host port, which is in its place only when it is whole: what a pod does to its interface
-    /// is the pod's business, and nobody asks for a host port again.
+    /// Locates a host port, which is in place only when it is complete. For a pod's interface that is the pod's
+    /// decision; host ports are never attached again by a runtime.
     fn locate_host_port(&self, record: &Record) -> Result<VfLocation, Error> {
         let location = location_in(self.source(), self.netns(), record)?;
         let inspected = self.move_of(record).map(|spec| inspect(&spec, self.netns(), None));

@@ -1,86 +1,89 @@
-//! The VFs of this host, and who has which. This is the only room that moves a VF, makes one anew or changes their
-//! number, and the only one that writes a record: other rooms come in by the doors of [`Vfs`], and read.
+//! The VFs of this host, and which attachment has which VF. Only this room moves a VF, resets it, changes the number of
+//! VFs, or writes a record. Other rooms call [`Vfs`], and read.
 //!
-//! | part | does |
+//! | part | purpose |
 //! | --- | --- |
-//! | [`Host`](host) | knows the host's namespace, what the host itself has [stacked](stacked_by_host) there, its cards and the records; gives turns at the kernel, and other rooms a look at its [`cards`] |
-//! | [`Keys`](keys) | has one lock for each attachment |
-//! | [`Cleanliness`](cleanliness) | knows what VFs were like ([`originals`]), what they are like ([`proofs`]), and what is stacked on them ([`stacked`]) |
-//! | [`Renewer`](renewal) | makes VFs anew that are not as they were |
-//! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
-//! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
-//! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
-//! | [`Claims`](claims) | keeps VFs for ADDs that are under way |
-//! | [`Ahead`](ahead) | moves VFs into their pod that the DPU is only being asked for |
-//! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod, with a [file](device_info) that tells the pod which device it has |
-//! | [`PodLocks`](pod_locks) | has one lock for each pod, for all agents of the host |
-//! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
+//! | [`Host`](host) | the host's namespace, the host's own [upper devices](stacked_by_host), cards and records; turns for kernel calls; read access to [`cards`] |
+//! | [`Keys`](keys) | one lock per attachment |
+//! | [`Cleanliness`](cleanliness) | the VFs' baselines ([`originals`]), their verification ([`proofs`]), and their upper devices ([`stacked`]) |
+//! | [`Renewer`](renewal) | resets VFs that differ from their baseline |
+//! | [`Numbers`](numbers) | changes the number of VFs, and binds VFs to drivers |
+//! | [`FreeVfs`](free_vfs) | restores free VFs |
+//! | [`Abroad`](abroad) | finds misplaced VFs and moves them back |
+//! | [`Claims`](claims) | holds VFs for ADDs in progress |
+//! | [`Ahead`](ahead) | speculative moves, before the DPU has answered |
+//! | [`Intake`](intake) | records an attachment (built by [`drafts`]) and moves its VF into the pod, with a [file](device_info) about its device |
+//! | [`PodLocks`](pod_locks) | one lock per pod, shared by all agents of the host |
+//! | [`Homecoming`](homecoming) | moves a VF out of its pod, restores it, removes the record |
 //!
 //! # Locks
 //!
-//! All of the agent's, in the order in which they may be taken: whoever holds one waits only for those below it.
+//! All locks of the agent, in locking order: a task that holds one may only wait for those below it.
 //!
-//! | lock | of | what it guards | held by |
+//! | lock | of | guards | held by |
 //! | --- | --- | --- | --- |
-//! | `examining` | [`upkeep`](super::upkeep) | all VFs are looked at for somebody | doctor |
-//! | `passing` | [`upkeep`](super::upkeep) | all is compared with the kernel | the keeper, doctor |
-//! | `comparing` | [`upkeep`](super::upkeep) | the host's ports are compared with the configuration | the keeper of host ports, doctor |
-//! | `locks` | [`Keys`](keys) | one attachment; who wants several takes them in the order of their keys | each verb of it, the keeper, the DPU's wishes |
-//! | `calls` | [`delegates`](super::delegates) | the programs of other plugins, for one interface; also against one that an earlier agent has called. Waited for within bounds | who has an interface made, looked at or taken back, with its key |
-//! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
-//! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
-//! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
-//! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out; who sets such beside an interface of other plugins, or takes them off |
-//! | `moves` | [`MoveTurns`](move_turns) | a turn at moving a VF, those into pods first | who takes a VF in or gives it back |
-//! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
-//! | `finishes` | [`Turns`](turns) | a turn at configuring a VF that was moved ahead | who takes it in, and home again if that fails |
-//! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look, and who fetches VFs home that no record names |
-//! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
-//! | `followed` | [`StackedByHost`](stacked_by_host) | what the kernel tells of the host's links is read, or they are listed | who moves a VF ahead, with its turn |
+//! | `examining` | [`upkeep`](super::upkeep) | an examination of all VFs | doctor |
+//! | `passing` | [`upkeep`](super::upkeep) | a comparison of all records with the kernel | the keeper, doctor |
+//! | `comparing` | [`upkeep`](super::upkeep) | a comparison of host ports with the configuration | the task for host ports, doctor |
+//! | `locks` | [`Keys`](keys) | one attachment; several are locked in the order of their keys | each verb for it, the keeper, the DPU's requests |
+//! | `calls` | [`delegates`](super::delegates) | other plugins' programs for one interface, also of an earlier agent; waited for within bounds | who has an interface created, checked or deleted, with its key |
+//! | `renewing` | [`Renewer`](renewal) | resets: one VF at a time | who resets a VF, with its key or as a free VF; doctor, which binds VFs to drivers |
+//! | `vfs_stay` | [`Numbers`](numbers) | the number of VFs | for reading, an attach that claims a VF; for writing, a change of the number, without a key |
+//! | `free_vfs` | [`Host`](host) | one free VF | an attach that claims it; who restores or resets it |
+//! | `pods` | [`PodLocks`](pod_locks) | a pod's rules and its routes' priorities, for all agents of the host | moves of VFs with rules or prioritised routes; who adds or removes such for an interface of other plugins |
+//! | `moves` | [`MoveTurns`](move_turns) | a turn for moving a VF; moves into pods have priority | who moves a VF in or out |
+//! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn for reads | the keeper |
+//! | `finishes` | [`Turns`](turns) | a turn for configuring a VF after a speculative move | who configures it, and moves it back if that fails |
+//! | `looks` | [`Turns`](turns) | a turn for reading the kernel | each read, and who moves misplaced VFs back |
+//! | `last` | [`Walks`](stacked) | a walk through all namespaces | who verifies VFs |
+//! | `followed` | [`StackedByHost`](stacked_by_host) | reading link events of the host's namespace, or listing all links | who starts a speculative move, with its turn |
 //!
-//! What is locked for a look into memory is not in the table, as nobody waits for anything with such a lock in hand.
-//! Some are taken one within the other: the session's promises, within them the claims, and within these what claims
-//! look at, which is records, renewals and proofs.
+//! Locks that are held for memory operations only are not in the table: no task waits for anything while it holds one.
+//! Some are nested: the session's offers, within them the claims, and within these the records, resets and
+//! verifications.
 //!
-//! All are fair but for `pods` between agents, and `moves` between the two ways, up to a bound: who comes later waits
-//! behind who waits already. So nobody may wait for a key with `vfs_stay` in hand: a change of the number of VFs that
-//! waits in between would stop all three.
+//! All locks are fair, except `pods` between agents, and `moves` between the two directions up to a bound. So no task
+//! may wait for a key with `vfs_stay` held: a waiting change of the number of VFs would stop all three.
 //!
-//! One who holds a key waits out of that order in one place: an attach, for the key of whoever is giving its
-//! VF back (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
-//! waited for had a record in phase *releasing* when the waiting began; an attach waits for another key only once it
-//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. It may have made
-//! a guess itself, which nobody waits for: one that has to go home is gone before, or the attach fails. So in a chain
-//! of waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
-//! where it began. An attach of several interfaces holds some of its keys while it waits for the others; were one of
-//! these attached by itself at that moment, two could wait for each other. So each wait is bounded by the
-//! time that a VF may take to come home, after which the attach is refused. An attach also asks
-//! again while the DPU answers that it is about to get back what is asked for (`verbs/attach.rs`): it waits for no
-//! lock, and no longer than that.
+//! In one place a task that holds a key waits against the order: an attach waits for the key of the attachment that
+//! releases its VF (`settle_earlier_holder`). Among attaches of one interface each, such waits form no cycle. The
+//! awaited record was in phase *releasing* when the wait began. An attach waits for another key only after it saw that
+//! its own key has no record (`make_way`), and with its key locked no other task writes one. Its own speculative record
+//! is awaited by no task: it is gone before, or the attach fails. In a chain of waits each awaited task therefore began
+//! to wait later, so that the chain cannot close.
+//!
+//! An attach of several interfaces holds some keys while it waits for others; two such attaches could wait for each
+//! other. So each wait is bounded by the time that a VF may take to return; then the attach is refused. An attach also
+//! retries while the DPU answers that it is about to get the VF back (`verbs/attach.rs`): that waits for no lock, and
+//! no longer.
 //!
 //! # Who races
 //!
-//! - *Two for one attachment.* The lock of its key. A VF needs no lock of its own once a record holds it: one at
-//!   most does, and whoever works at it holds that record's key.
-//! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
-//!   the attach keeps it until its record is there.
-//! - *Two attaches for one VF.* One that was promised is [claimed](claims) by one of them, which keeps it until a
-//!   record holds it, or it is given up. Of one that the DPU chose the record decides: who finds it held by another
-//!   attachment leaves it alone.
-//! - *An attach that takes a promised VF with the end of the session.* The session's list of promises is locked from
-//!   the look at it until the VF is claimed, and is closed before the next hello lists what is in use. So what was
-//!   taken is listed, and nothing is taken that is not.
-//! - *A claim with a listing.* Claims are listed before records, and end only once there is a record, or the VF is at
-//!   home: a VF that passes from one to the other is in one of both.
-//! - *A VF that is moved ahead with the DPU's answer.* Both are awaited, whatever becomes of either, before its record
-//!   takes the guess's place or it goes home. Its own key is held all the while.
-//! - *An attach with a change of the number of VFs.* `vfs_stay`.
-//! - *Two interfaces of one pod*, of one agent or of two. `pods`: what the one leaves or takes away depends on what
-//!   the other has. It is waited for within bounds, for the other agent may be suspended.
-//! - *A listing with a move.* Nothing is held. Links are listed before records, so that a VF which leaves meanwhile
-//!   has a record by then and is not taken for a free one.
-//! - *A look with the kernel's own moves*, as when a pod's namespace ends or a card is reset. Nothing can be held
-//!   against those: the kernel tells of each arrival, and whoever waits for one has subscribed before it looked.
+//! - *Two tasks for one attachment.* The key's lock. A VF in a record needs no lock of its own: only one record has it,
+//!   and a task that works on it holds that record's key.
+//! - *An attach and a restore or reset of free VFs.* `free_vfs`, then a look at the records: the attach holds the lock
+//!   until its record exists.
+//! - *Two attaches for one VF.* An offered VF is [claimed](claims) by one of them until a record has it or the claim is
+//!   dropped. For a VF that the DPU chose the record decides: an attach leaves a VF of another record alone.
+//! - *An attach that takes an offer, and the end of the session.* The offers are locked from the look until the claim,
+//!   and
+//!   closed before the next hello lists the VFs in use. Every taken VF is listed, and no other one is taken.
+//! - *A claim and a listing.* Claims are listed before records, and end only when there is a record or the VF is back:
+//!   a
+//!   VF that passes from one to the other is in at least one list.
+//! - *A speculative move and the DPU's answer.* Both are awaited before the record replaces the speculative one, or the
+//!   VF
+//!   moves back. The key is locked all the time.
+//! - *An attach and a change of the number of VFs.* `vfs_stay`.
+//! - *Two interfaces of one pod*, of one agent or two. `pods`: what one leaves or removes depends on the other. The
+//!   wait is
+//!   bounded, because the other agent may be suspended.
+//! - *A listing and a move.* No lock. Links are listed before records: a VF that leaves in between has a record by
+//!   then,
+//!   and does not count as free.
+//! - *A look and the kernel's own moves*, when a pod's namespace ends or a card is reset. No lock helps: the kernel
+//!   reports
+//!   each arrival, and a task that waits for one subscribes before it looks.
 
 mod abroad;
 mod ahead;

@@ -1,4 +1,4 @@
-//! What a failed move of a VF is told as.
+//! Conversion of failed moves to failures.
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
@@ -11,7 +11,7 @@ pub(super) fn failure_of_move(record: &Record, failed: &Failed) -> Failure {
     failure_among(&[record], failed)
 }
 
-/// Likewise of VFs that were moved together.
+/// The failure of VFs that were moved together.
 pub(super) fn failure_among(records: &[&Record], failed: &Failed) -> Failure {
     let reason = failed.source.as_ref().map_or(Reason::MoveFailed, MoveError::reason);
     for left in &failed.left {

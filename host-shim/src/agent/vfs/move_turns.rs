@@ -1,5 +1,5 @@
-//! Turns at moving VFs: those into pods come first, for somebody waits for a pod to begin, and nobody for the rest of
-//! one that has ended. So a rolling update's new pods do not queue behind the departure of the old ones.
+//! Turns for moving VFs. Moves into pods have priority, because a starting pod waits and an ended one does not. The new
+//! pods of a rolling update thus do not queue behind the old ones' moves.
 
 use std::{
     collections::VecDeque,
@@ -82,12 +82,11 @@ impl MoveTurns {
         let (sender, turn) = oneshot::channel();
         locked(&self.0).waiting(way).push_back(sender);
         self.give();
-        // Whoever takes the sender out of its queue sends a turn.
+        // The task that removes the sender from the queue sends a turn.
         turn.await.map_err(|error| defect(&error))
     }
 
-    /// Gives the turns that are left to those who wait. One that nobody takes any more comes back by being dropped, and
-    /// so not while the lock is held.
+    /// Gives free turns to waiting tasks. An abandoned turn returns when it is dropped, which happens without the lock.
     fn give(self: &Arc<Self>) {
         loop {
             let mut state = locked(&self.0);
@@ -106,7 +105,7 @@ impl State {
         }
     }
 
-    /// Takes a turn for whoever is next.
+    /// Takes the turn of the next waiting task.
     fn next(&mut self) -> Option<(Way, oneshot::Sender<MoveTurn>)> {
         let way = self.next_way().filter(|_| self.left > 0)?;
         let waiting = self.waiting(way).pop_front()?;

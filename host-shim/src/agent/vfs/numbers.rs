@@ -16,7 +16,7 @@ use crate::{
     vf_source::{self, OtherVf, ProvideError, Whereabouts},
 };
 
-/// How long VFs are waited for that are being made anew: these have no driver meanwhile.
+/// How long to wait for VFs that are being reset: they have no driver during that time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A PF, and whether its number of VFs was changed, or what is in the way.
@@ -28,9 +28,8 @@ pub(in crate::agent) struct Numbers {
     host: Arc<Host>,
     cleanliness: Arc<Cleanliness>,
     renewer: Arc<Renewer>,
-    /// Held for reading while an attach makes a VF its own, and for writing while the number of VFs
-    /// changes: a card that is given another number makes all VFs of the PF anew, also one that is about
-    /// to be recorded.
+    /// Held for reading while an attach claims a VF, and for writing while the number of VFs changes. A change
+    /// recreates all VFs of the PF, including one that is about to be recorded.
     vfs_stay: RwLock<()>,
     repairs: Arc<Repairs>,
 }
@@ -51,19 +50,19 @@ impl Numbers {
         }
     }
 
-    /// Nobody changes the number of VFs until the answer is dropped.
+    /// Keeps the number of VFs until the guard is dropped.
     pub(in crate::agent) async fn vfs_stay(&self) -> RwLockReadGuard<'_, ()> {
         self.vfs_stay.read().await
     }
 
-    /// No attach makes a VF its own until the answer is dropped. Whoever waits for this holds up all
-    /// attaches, so it is to be wanted only where a change is due.
+    /// Keeps attaches from claiming VFs until the guard is dropped. A waiting writer stops all attaches, so call it
+    /// only when a change is due.
     pub(super) async fn no_attach(&self) -> RwLockWriteGuard<'_, ()> {
         self.vfs_stay.write().await
     }
 
-    /// Gives PFs so many VFs each, where none is in use, and tells of each whether anything was changed, or why it has
-    /// another number of VFs still. No attach is held up where no change is due.
+    /// Sets the number of VFs of PFs without VFs in use. Returns for each whether anything changed, or why the number
+    /// is still different. Blocks attaches only where a change is due.
     ///
     /// # Errors
     /// Of kind *internal*.
@@ -94,12 +93,12 @@ impl Numbers {
         self.host.source().is_change_due(pf, count, &self.vfs_in_use()?)
     }
 
-    /// The caller has seen to it that [no attach](Self::no_attach) takes a VF meanwhile.
+    /// The caller holds off [attaches](Self::no_attach).
     fn provide_now(&self, pf: PfId, count: u32) -> Result<bool, ProvideError> {
         let source = self.host.source();
         let provided = source.provide(pf, count, &self.vfs_in_use()?);
         if is_changed(&provided) {
-            // They came anew, under names and with MAC addresses of their own.
+            // The VFs were recreated, with new names and MAC addresses.
             let renewed = source.vfs_of(pf);
             let originals = self.cleanliness.originals();
             originals.retain(|device| !renewed.contains(device));
@@ -107,7 +106,7 @@ impl Numbers {
         provided
     }
 
-    /// The VFs that a record holds, that the host itself uses, or that serve somebody elsewhere, by device.
+    /// The VFs that records hold, the host uses, or that are in use elsewhere, by device.
     fn vfs_in_use(&self) -> Result<Vec<Device>, netlink::Error> {
         let (present, source) = (self.host.links()?, self.host.source());
         let vfs: Vec<_> = vf_source::vfs(source, &present.links).collect();
@@ -126,9 +125,8 @@ impl Numbers {
             .collect())
     }
 
-    /// Gives VFs that have no driver, and so no link, to the drivers that they are kept for or that know
-    /// them. Whoever took a driver away may have had a reason, so only an operator asks for that. Tells
-    /// which VFs no driver took.
+    /// Binds VFs without a driver to the driver of their `driver_override`, or to a matching one. A driver may have
+    /// been unbound on purpose, so only an operator requests this. Returns which VFs got no driver.
     pub(in crate::agent) async fn find_drivers(self: &Arc<Self>) -> Obstacles {
         let Ok(_none_is_made_anew) = timeout(PATIENCE, self.renewer.turn()).await else {
             tracing::info!("VFs are being reset; none is bound to a driver now");
@@ -156,7 +154,7 @@ impl Numbers {
     }
 }
 
-/// Whether the VFs of a PF may have been made anew by an attempt to have another number of them.
+/// Whether the attempt to change the number may have recreated the PF's VFs.
 fn is_changed(provided: &Result<bool, ProvideError>) -> bool {
     use sriov::Error::{InUse, TooMany};
     match provided {

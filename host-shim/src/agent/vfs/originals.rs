@@ -1,6 +1,5 @@
-//! What VFs are like while nobody uses them: learned when they are seen first, and kept in a file for
-//! as long as the host's boot lasts. It is apart from the attachments' records, so that a VF becomes
-//! what it was even when those are lost. It is never learned of a VF that a pod has had.
+//! The VFs' baselines: learned when a VF is first seen, and kept in a file for the host's boot. They are separate from
+//! the records, so that a VF can be restored even if those are lost. Nothing is learned from a VF that a pod has had.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +26,7 @@ pub struct OriginalsError {
     source: io::Error,
 }
 
-/// What the VFs are like while nobody uses them.
+/// The VFs' baselines.
 #[derive(Debug)]
 pub(in crate::agent) struct Originals {
     path: PathBuf,
@@ -38,11 +37,11 @@ pub(in crate::agent) struct Originals {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
-    /// The boot that it was learned in. The next one names VFs anew.
+    /// The boot in which they were learned. The next boot names VFs again.
     boot_id: String,
     /// By device.
     vfs: BTreeMap<Device, Arc<OwnState>>,
-    /// The VFs that are being made anew: one without a driver is to get one.
+    /// The VFs that are being reset: one without a driver must get its driver back.
     #[serde(default)]
     renewed: BTreeSet<Device>,
 }
@@ -77,7 +76,7 @@ impl Originals {
         }
     }
 
-    /// Says that a VF is about to be made anew, or that it was.
+    /// Stores whether a VF is being reset.
     pub(super) fn note_renewal(&self, device: &Device, is_begun: bool) {
         self.change(|kept| {
             if is_begun {
@@ -88,7 +87,7 @@ impl Originals {
         });
     }
 
-    /// The VFs that were being made anew when the agent's predecessor died.
+    /// The VFs that were being reset when the previous agent died.
     pub(super) fn unfinished_renewals(&self) -> Vec<Device> {
         locked(&self.kept).renewed.iter().cloned().collect()
     }

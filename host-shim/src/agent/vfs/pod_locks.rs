@@ -1,7 +1,7 @@
 //! The locks of pods' network namespaces, which all agents of a host share: a host has one for each DPU.
 //!
-//! A pod's rules, and what its routes cost, are of no single interface. Whoever changes them looks first at what
-//! the pod's other interfaces have, and two that do so at the same moment would not see each other.
+//! A pod's rules and route priorities belong to no single interface. A task that changes them first reads those of the
+//! pod's other interfaces; two tasks at the same time would miss each other.
 
 use std::{fs::File, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ pub(in crate::agent) struct PodLocks {
 #[derive(Debug)]
 #[must_use = "the lock is held only as long as this is"]
 pub(in crate::agent) struct PodLock {
-    // Dropped in this order: nobody in this agent is let in before the byte is unlocked.
+    // Dropped in this order: the byte is unlocked before another task of this agent may enter.
     _byte: Byte,
     _in_agent: Held,
 }

@@ -1,8 +1,8 @@
-//! Whether free VFs are proven to be as they were: what a pod can change of one is more than anybody
-//! can list, so all of a VF is compared with its original, and nothing may be stacked on it.
+//! Verification of free VFs. A pod can change more of a VF than can be listed, so the whole VF is compared with its
+//! baseline, and it must have no upper devices.
 //!
-//! To look at all of a VF takes a while. What was found is remembered for as long as the VF stays
-//! where it is, and is found anew when it comes home, at the agent's start, and every now and then.
+//! Comparing a whole VF is slow. The result holds as long as the VF stays where it is; it is renewed when the VF
+//! returns, at the agent's start, and periodically.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ struct Proof {
 
 #[derive(Debug)]
 struct Finding {
-    /// The link that was looked at. `None`: any, for the VF was in somebody's hands.
+    /// The inspected link. `None`: any link, because an unknown user had the VF.
     index: Option<u32>,
     /// What was not as before.
     differences: Vec<String>,
@@ -96,7 +96,7 @@ impl Proofs {
         let Seen { vf, index, is_new, at, mut differences, in_pod } = seen;
         let mut known = locked(&self.0);
         if !is_new {
-            // What is found in the pod's namespace again, by another path perhaps, is told once.
+            // An upper device that both looks found is reported once.
             let found = [stacked.on(index), &in_pod].into_iter().find(|on| !on.is_empty());
             differences.extend_from_slice(found.unwrap_or_default());
             if known.bare.get(&vf.device) != Some(&index) {
@@ -111,8 +111,7 @@ impl Proofs {
         differences
     }
 
-    /// A VF was in somebody's hands of whom no record tells: it is not as before until it is found
-    /// to be.
+    /// Marks a VF as different until it is verified: a user without a record had it.
     pub(super) fn suspect(&self, device: &Device) {
         let differences = vec!["a pod has had it".into()];
         self.leave(device, Some(Finding { index: None, differences }));
@@ -143,7 +142,7 @@ impl Proofs {
         known.bare.remove(device);
     }
 
-    /// Forgets what was found so long ago that it is to be found anew. What is suspected stays.
+    /// Removes old findings, so that the VFs are verified again. Suspicions stay.
     pub(super) fn forget_older_than(&self, age: Duration) {
         let is_suspected = |finding: &Option<Finding>| {
             finding.as_ref().is_some_and(|finding| finding.index.is_none())
@@ -155,7 +154,7 @@ impl Proofs {
 }
 
 impl Known {
-    /// Tells whether nobody has looked at the VF since.
+    /// Stores a finding, and returns whether it is the latest look at the VF.
     fn note(&mut self, device: &Device, at: Instant, finding: Option<Finding>) -> bool {
         let is_latest = self.proofs.get(device).is_none_or(|known| known.at <= at);
         if is_latest {

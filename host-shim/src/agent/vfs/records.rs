@@ -34,8 +34,7 @@ const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE],
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::agent) enum Phase {
-    /// An ADD is at work on it that nobody was answered. Whoever finds it so, and no such ADD, gives it
-    /// back.
+    /// An ADD that is not answered works on it. A record in this phase without such an ADD is released.
     Attaching,
     /// The VF belongs into the pod.
     Live,
@@ -94,8 +93,8 @@ pub(in crate::agent) struct Record {
     /// and an id of the host's own.
     #[serde(default)]
     pub is_guess: bool,
-    /// What its pod has stacked on the VF as it left it, or may have: one sentence each. Nobody else gets it before it is
-    /// made anew.
+    /// Upper devices that the pod left on the VF, or may have left: one sentence each. The VF is not allocated before
+    /// its reset.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<String>,
     /// Why it is given back, one clause. Empty: for a DEL.
@@ -104,10 +103,10 @@ pub(in crate::agent) struct Record {
     /// What the VF of a guess was promised by, in a session that may be over.
     #[serde(skip)]
     pub promise: Option<VfPromise>,
-    /// Nothing of it is left on the host, and so the DPU is told. After a crash that is found out anew.
+    /// Nothing is left on the host, and the DPU is informed. After a crash this is found out again.
     #[serde(skip)]
     pub is_returned: bool,
-    /// The device of the attachment's VF, once somebody has asked for it.
+    /// The device of the attachment's VF, cached at the first use.
     #[serde(skip)]
     pub device: OnceLock<Device>,
 }
@@ -305,13 +304,13 @@ impl Records {
         Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
 
-    /// Begins to write a record durably. Whoever relies on that waits for the [`Written`].
+    /// Starts to write a record durably. Callers that rely on it wait for [`Written`].
     pub(super) fn write(&self, record: &Record) -> Written {
         let row = serde_json::to_vec(record).map_err(|error| unavailable(&error));
         Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
     }
 
-    /// Likewise several, all of them or none. The guesses that they take the place of go with that.
+    /// Writes several records, all or none, and deletes the speculative records that they replace.
     pub(super) fn write_all(&self, records: &[Arc<Record>]) -> Written {
         let put = |record: &Arc<Record>| {
             let row = serde_json::to_vec(record).map_err(|error| unavailable(&error))?;
@@ -330,8 +329,8 @@ impl Records {
         self.lock().insert(record);
     }
 
-    /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
-    /// giving it back once more does no harm, unless it is a guess and outlived, which [`Self::open`] forgets.
+    /// Removes a record without waiting for the disk. If it reappears after a crash, releasing it again is harmless;
+    /// [`Self::open`] removes outdated speculative records.
     pub(super) fn remove(&self, id: &str) {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
@@ -414,7 +413,7 @@ impl Written {
         self.0?.await.map_err(|error| not_written(&error))
     }
 
-    /// Likewise, on a thread that may block.
+    /// Blocks until the record is durable. Async callers use [`Self::done`].
     ///
     /// # Errors
     /// As [`Self::done`].

@@ -1,4 +1,4 @@
-//! Making VFs anew that are not as they were, which ends all that a pod has set or stacked on one.
+//! Resets VFs that differ from their baseline. A reset ends everything that a pod set or stacked on a VF.
 
 use std::{
     collections::HashMap,
@@ -33,24 +33,23 @@ use tokio_util::task::TaskTracker;
 
 /// How long a VF may take to come back.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Nobody tells that udev is done with a link.
+/// No event reports that udev has finished with a link.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
-/// How long somebody who wants to know waits for all VFs that are being made anew.
+/// How long an operator's call waits for all running resets.
 const OPERATORS_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The VFs that are being made anew, or wait for their turn: no comparison with the kernel waits for
-/// them.
+/// The VFs whose reset runs or waits for its turn. Comparisons with the kernel do not wait for them.
 #[derive(Debug, Default)]
 struct Renewals {
     under_way: watch::Sender<Announced>,
-    /// Why free VFs could not be made anew last.
+    /// Why the last resets of free VFs failed.
     obstacles: Mutex<Obstacles>,
 }
 
 /// By device, with the mark of who has said so last.
 type Announced = HashMap<Device, Arc<()>>;
 
-/// A VF is under way for as long as this is kept, unless somebody else takes that over.
+/// Marks a VF's reset as running until dropped, unless another task takes it over.
 #[derive(Debug)]
 #[must_use = "the VF is under way only as long as this is kept"]
 pub(in crate::agent) struct UnderWay {
@@ -70,7 +69,7 @@ impl Drop for UnderWay {
 }
 
 impl Renewals {
-    /// Says that a VF is about to be made anew. `None`: somebody has said so.
+    /// Announces a VF's reset. `None`: it is announced already.
     fn begin(&self, device: &Device) -> Option<UnderWay> {
         let mark = Arc::default();
         let is_first = self.under_way.send_if_modified(|under_way| {
@@ -83,7 +82,7 @@ impl Renewals {
         is_first.then(|| self.marked(device, mark))
     }
 
-    /// Likewise, whoever has said so before: it is under way until this one is done.
+    /// Announces a VF's reset in place of an earlier announcement; it counts as running until this one ends.
     fn take_over(&self, device: &Device) -> UnderWay {
         let mark = Arc::default();
         self.under_way.send_modify(|under_way| {
@@ -100,7 +99,7 @@ impl Renewals {
         self.under_way.borrow().contains_key(device)
     }
 
-    /// Waits until a VF is being made anew.
+    /// Waits until a VF's reset is announced.
     async fn begun(&self, device: &Device) {
         self.until(|under_way| under_way.contains_key(device)).await;
     }
@@ -119,15 +118,15 @@ impl Renewals {
     }
 }
 
-/// Makes VFs anew, one at a time.
+/// Resets VFs, one at a time.
 #[derive(Debug)]
 pub(in crate::agent) struct Renewer {
     host: Arc<Host>,
     cleanliness: Arc<Cleanliness>,
     renewals: Renewals,
-    /// Held while a VF is made anew, whoever has it, and while VFs are given to drivers.
+    /// Held during a VF's reset, and while VFs are bound to drivers.
     renewing: tokio::sync::Mutex<()>,
-    /// How long to wait before a VF is made anew again, by device.
+    /// The backoff of each VF's next reset, by device.
     pauses: Pauses,
     signals: Arc<Signals>,
     repairs: Arc<Repairs>,
@@ -154,22 +153,23 @@ impl Renewer {
         }
     }
 
-    /// Says that a VF is about to be made anew. `None`: somebody has said so.
+    /// Announces a VF's reset. `None`: it is announced already.
     pub(in crate::agent) fn begin(&self, device: &Device) -> Option<UnderWay> {
         self.renewals.begin(device)
     }
 
-    /// Likewise, whoever has said so before, who need not be waited for: he may wait for the caller, as for a key.
+    /// Announces a reset in place of an earlier announcement. The earlier task is not waited for: it may wait for the
+    /// caller, for example for a key.
     pub(super) fn take_over(&self, device: &Device) -> UnderWay {
         self.renewals.take_over(device)
     }
 
-    /// Whether a VF is being made anew, or is about to be.
+    /// Whether a VF's reset runs or is announced.
     pub(super) fn is_under_way(&self, device: &Device) -> bool {
         self.renewals.is_under_way(device)
     }
 
-    /// Waits until a VF is being made anew.
+    /// Waits until a VF's reset is announced.
     pub(in crate::agent) async fn begun(&self, device: &Device) {
         self.renewals.begun(device).await;
     }
@@ -179,19 +179,18 @@ impl Renewer {
         self.pauses.is_over(device.as_str())
     }
 
-    /// Waits until no VF is made anew, and keeps it so until the answer is dropped.
+    /// Waits for the turn to reset VFs, and holds it until the guard is dropped.
     pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.renewing.lock().await
     }
 
-    /// Waits for the VFs that are being made anew, but not for ever, and tells which free ones could
-    /// not be, and why.
+    /// Waits for running resets within a bound. Returns which free VFs could not be reset, and why.
     pub(in crate::agent) async fn await_all(&self) -> Obstacles {
         let _ = timeout(OPERATORS_PATIENCE, self.renewals.until(HashMap::is_empty)).await;
         locked(&self.renewals.obstacles).clone()
     }
 
-    /// Begins to make a VF anew that nobody has, unless that is under way.
+    /// Starts the reset of a free VF unless one is announced.
     pub(super) fn begin_of_free(self: &Arc<Self>, vf: VfIdentity, what: String) {
         let Some(under_way) = self.renewals.begin(&vf.device) else { return };
         let renewer = Arc::clone(self);
@@ -208,7 +207,7 @@ impl Renewer {
         });
     }
 
-    /// Makes a VF anew that nobody has, and brings it into order.
+    /// Resets a free VF and restores it.
     ///
     /// # Errors
     /// Why it is not as it was still.
@@ -216,10 +215,10 @@ impl Renewer {
         if !self.pauses.is_over(vf.device.as_str()) {
             return Err(format!("{what}; it is reset again later"));
         }
-        // The turn first: it may take minutes to come, and attaches wait for whoever holds the VF.
+        // The turn first: it may take minutes to come, and attaches wait for the VF's lock.
         let turn = self.turn().await;
         let _not_taken = self.host.lock_free_vf(&vf.device).await;
-        // Somebody may have taken it while it waited, and an agent that ends begins nothing more.
+        // An attach may have taken the VF during the wait, and a stopping agent starts no reset.
         if self.tasks.is_closed() || !self.is_still_to_be_renewed(vf).await? {
             return Ok(());
         }
@@ -250,7 +249,7 @@ impl Renewer {
         self.pauses.succeeded(device.as_str());
     }
 
-    /// Remembers what came of a VF that was made anew.
+    /// Stores the result of a reset.
     pub(super) fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
             self.note_clean(&vf.device);
@@ -276,7 +275,7 @@ impl Renewer {
         });
     }
 
-    /// Makes a VF anew and waits until it is home.
+    /// Resets a VF and waits until it is back.
     ///
     /// # Errors
     /// Why it is not: one sentence.
@@ -292,7 +291,7 @@ impl Renewer {
             differences = what,
             "resetting a VF that differs from its baseline"
         );
-        // Before it is made anew: its link may be there again before anybody looks.
+        // Subscribe before the reset: the new link may appear before the first look.
         let mut arrivals = self.signals.vf_events();
         let made = {
             let (renewer, vf) = (Arc::clone(self), vf.clone());
@@ -313,8 +312,8 @@ impl Renewer {
         let mut host = self.host.rtnl().map_err(|error| error.to_string())?;
         let link = self.at_home(vf, &mut host).map_err(|error| error.to_string())?;
         let link = link.ok_or("it is not in the host's network namespace")?;
-        // On the disk before the driver lets go: an agent that dies in between leaves a VF that only this note
-        // tells from one whose driver somebody took away on purpose.
+        // On the disk before the driver is unbound: after a crash only this note distinguishes the VF from one whose
+        // driver was unbound on purpose.
         self.cleanliness.originals().note_renewal(&vf.device, true);
         KillPoint::RenewalBegun.pass();
         let made = self.host.source().reset_vf(&vf.device, &link, &mut host);
@@ -351,8 +350,7 @@ impl Renewer {
         if differences.is_empty() { Ok(()) } else { Err(differences.join("; ")) }
     }
 
-    /// Restores what can be restored of a VF that was made just now and that nobody has, and looks at it.
-    /// What it is like is learned, if that was not known.
+    /// Restores and inspects a free VF after its reset. Learns its baseline if that was unknown.
     fn clean_new(&self, vf: &VfIdentity) -> Result<Vec<Seen>, String> {
         let told = |error: netlink::Error| error.to_string();
         let mut host = self.host.rtnl().map_err(told)?;
@@ -367,8 +365,7 @@ impl Renewer {
         Ok(seen.into_iter().map(Seen::made_just_now).collect())
     }
 
-    /// Begins to give those VFs a driver that have none because to make them anew failed, or the agent
-    /// died meanwhile.
+    /// Starts to bind VFs whose reset failed, or was interrupted by the agent's death, to a driver.
     pub(in crate::agent) fn begin_to_finish(self: &Arc<Self>) {
         let unfinished = self.cleanliness.originals().unfinished_renewals().into_iter();
         let begun: Vec<_> = unfinished.filter_map(|vf| self.renewals.begin(&vf)).collect();
@@ -421,12 +418,12 @@ pub(in crate::agent) mod tests {
         room::{Vfs, tests::vfs},
     };
 
-    /// Has no VF made anew until the answer is dropped.
+    /// Holds off resets until the guard is dropped.
     pub(in crate::agent) async fn hold_renewals(vfs: &Vfs) -> MutexGuard<'_, ()> {
         vfs.renewer().turn().await
     }
 
-    /// Has a VF look as if the agent's predecessor had died while it made it anew.
+    /// Makes a VF look as if the previous agent had died during its reset.
     pub(in crate::agent) fn leave_unfinished(vfs: &Vfs, device: &Device) {
         vfs.cleanliness().originals().note_renewal(device, true);
     }

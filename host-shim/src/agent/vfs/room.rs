@@ -145,7 +145,7 @@ impl Vfs {
         &self.cleanliness
     }
 
-    /// What makes VFs anew.
+    /// Resets VFs.
     pub(in crate::agent) fn renewer(&self) -> &Arc<Renewer> {
         &self.renewer
     }
@@ -155,7 +155,7 @@ impl Vfs {
         &self.numbers
     }
 
-    /// The VFs that nobody has.
+    /// Restores free VFs.
     pub(in crate::agent) fn free_vfs(&self) -> &Arc<FreeVfs> {
         &self.free_vfs
     }
@@ -260,7 +260,7 @@ impl Vfs {
         &self.repairs
     }
 
-    /// Opens what tells of the links in the host's namespace as they change.
+    /// Opens the monitor of links in the host's namespace.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 3;
 pub(super) struct Stacked {
     /// By their index: one sentence each.
     on: HashMap<u32, Vec<String>>,
-    /// What may be besides, for a namespace can't be looked into: one sentence each.
+    /// Upper devices that may exist, because a namespace cannot be read: one sentence each.
     unseen: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ impl LastWalk {
     ) -> Result<Arc<Stacked>, Failure> {
         let next = self.begun.load(Ordering::SeqCst) + 1;
         let mut last = self.last.lock().await;
-        // Whoever held the lock before may have begun its walk after this one was wanted.
+        // The previous holder of the lock may have started its walk after this one was requested.
         if last.0 < next {
             let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
             *last = (number, Arc::new(walk().await?));
@@ -117,7 +117,7 @@ impl LastWalk {
 #[derive(Debug)]
 pub(super) struct Walks {
     host: Arc<Host>,
-    /// The folders through which namespaces can be reached, besides those of the records.
+    /// Folders through which further namespaces can be reached.
     reach: Vec<PathBuf>,
     last: LastWalk,
 }
@@ -127,8 +127,8 @@ impl Walks {
         Self { host, reach, last: LastWalk::default() }
     }
 
-    /// What is stacked on links of the host's namespace. The kernel tells nobody at the link itself, so
-    /// all namespaces are looked into that can be reached.
+    /// The upper devices of links in the host's namespace. The lower link does not show those in other namespaces, so
+    /// all reachable namespaces are searched.
     ///
     /// # Errors
     /// Of kind *internal*.
@@ -152,7 +152,7 @@ impl Walks {
         found
     }
 
-    /// Looks into the namespaces that were not `seen` yet, and tells of those that can't be looked into.
+    /// Searches the namespaces that were not `seen` yet, and adds those that cannot be read.
     fn walk_once(&self, seen: &mut HashSet<NetnsId>, found: &mut Stacked) -> Vec<String> {
         let mut namespaces = self.namespaces_in_reach();
         namespaces.retain(|id, _| !seen.contains(id));
@@ -258,7 +258,7 @@ mod tests {
         Stacked::found_on(7, what)
     }
 
-    /// Who comes while one walks can't rely on it, and shares the next with all who came meanwhile.
+    /// A request during a walk cannot rely on it, and shares the next walk with all others.
     #[tokio::test]
     async fn walk_serves_all_earlier_requests() {
         let walks = Arc::new(LastWalk::default());

@@ -1,6 +1,5 @@
-//! What the host itself has stacked on links of its namespace. To list all links at each ADD takes longer the more VFs
-//! there are, and holds the kernel's one lock of all links against moves; so they are listed once, and what the kernel
-//! tells of them since is read.
+//! The host's own upper devices on links of its namespace. Listing all links at each ADD takes longer the more VFs
+//! there are, and holds RTNL against moves. So links are listed once, and then followed by kernel events.
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -11,7 +10,7 @@ use crate::{agent::defect::locked, vf_source::is_stacked_by_host};
 /// The links of the host's namespace that are stacked on others there.
 #[derive(Debug, Default)]
 pub(super) struct StackedByHost {
-    /// Locked while messages are read, or all links are listed. `None`: not everything was told, or nobody has asked yet.
+    /// Locked while events are read or all links are listed. `None`: events were lost, or no list was needed yet.
     followed: Mutex<Option<Followed>>,
 }
 

@@ -15,9 +15,8 @@ const LOOKS: usize = 2;
 /// pod would wait for the moves of all that came after it.
 const FINISHES: usize = 2;
 
-/// Threads for what may block: besides moves, their ends and looks one for restoring VFs, one for making one anew, one for
-/// a walk through all namespaces, and some for what is short and has no turn: whether addresses can be used, and the
-/// files and interfaces of other plugins.
+/// Threads for blocking work: moves, their ends and reads; one each for restores, resets and walks through namespaces;
+/// some for short work without turns, such as addresses' state and other plugins' files and interfaces.
 pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + FINISHES + LOOKS + 3 + 4;
 
 /// The turns that are left.
@@ -59,7 +58,7 @@ impl Turns {
         spawn_blocking(traces::in_span(work)).await.map_err(|error| defect(&error))
     }
 
-    /// Likewise configures a VF that was moved ahead.
+    /// Configures a VF after a speculative move.
     pub(super) async fn finish_move<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Findings {
     pub vfs: BTreeMap<Device, ExaminedVf>,
     pub differences: Vec<Difference>,
-    /// The VFs that were not at home, by device, and how that is told unless they came home.
+    /// The VFs outside of the host's namespace, by device, with the finding unless they return.
     pub away: Vec<(Device, Difference)>,
 }
 

@@ -1,8 +1,8 @@
 //! In which boot of the host the records were written.
 //!
-//! They are not synced: they have to outlive the agent, but not the boot, after which the DPU
-//! releases all that was attached before it, and the VFs are made anew. So a power cut may tear them,
-//! and nothing else may: records of this boot that can't be read are a defect, or a broken disk.
+//! Records are not synced: they must outlive the agent, but not the boot. After a reboot the DPU releases earlier
+//! attachments, and the VFs are new. Only a power failure can tear them; unreadable records of this boot are a defect
+//! or a broken disk.
 
 use std::{
     error::Error,
