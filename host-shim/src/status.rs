@@ -266,7 +266,7 @@ mod tests {
             }),
             vfs: vec![
                 vf("pf0vf0", VfState::Held, ""),
-                vf("pf0vf1", VfState::RegisteredSockets, ""),
+                vf("pf0vf1", VfState::Offered, ""),
                 vf("pf0vf2", VfState::Unavailable, "it is up"),
             ],
             pods: vec![PodReport {

@@ -221,7 +221,7 @@ impl FoundVfs<'_> {
         }
         match vf.condition() {
             VfCondition::Clean if self.offered.contains(device) => {
-                (VfState::RegisteredSockets, String::new())
+                (VfState::Offered, String::new())
             }
             VfCondition::Clean => (VfState::Free, String::new()),
             VfCondition::Taken => (VfState::Held, String::new()),

@@ -60,7 +60,7 @@ pub enum VfState {
     /// Verified and in the host's namespace.
     Free,
     /// Free, and reserved by the DPU for the next pods of this host.
-    RegisteredSockets,
+    Offered,
     /// In a pod, or about to move there.
     Held,
     /// Not allocatable.
@@ -69,14 +69,14 @@ pub enum VfState {
 
 impl VfState {
     /// All states, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Free, Self::RegisteredSockets, Self::Held, Self::Unavailable];
+    pub const ALL: [Self; 4] = [Self::Free, Self::Offered, Self::Held, Self::Unavailable];
 
     /// The state's name in JSON and text.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Free => "free",
-            Self::RegisteredSockets => "offered",
+            Self::Offered => "offered",
             Self::Held => "held",
             Self::Unavailable => "unavailable",
         }

@@ -16,8 +16,7 @@
 //!   missed the change.
 //! - `comparing`: one comparison of host ports with the configuration at a time, by a reload, the timer or an operator.
 //! - `keeping`: one record at a time is inspected. A pass over a thousand records takes one of two turns for reads, so
-//!   that
-//!   an inventory or a CHECK never waits for it.
+//!   that an inventory or a CHECK never waits for it.
 //!
 //! Against verbs each single attachment is guarded by its key: what was seen before the key was held is looked at
 //! again.

@@ -66,24 +66,18 @@
 //! - *Two attaches for one VF.* An offered VF is [claimed](claims) by one of them until a record has it or the claim is
 //!   dropped. For a VF that the DPU chose the record decides: an attach leaves a VF of another record alone.
 //! - *An attach that takes an offer, and the end of the session.* The offers are locked from the look until the claim,
-//!   and
-//!   closed before the next hello lists the VFs in use. Every taken VF is listed, and no other one is taken.
+//!   and closed before the next hello lists the VFs in use. Every taken VF is listed, and no other one is taken.
 //! - *A claim and a listing.* Claims are listed before records, and end only when there is a record or the VF is back:
-//!   a
-//!   VF that passes from one to the other is in at least one list.
+//!   a VF that passes from one to the other is in at least one list.
 //! - *A speculative move and the DPU's answer.* Both are awaited before the record replaces the speculative one, or the
-//!   VF
-//!   moves back. The key is locked all the time.
+//!   VF moves back. The key is locked all the time.
 //! - *An attach and a change of the number of VFs.* `vfs_stay`.
 //! - *Two interfaces of one pod*, of one agent or two. `pods`: what one leaves or removes depends on the other. The
-//!   wait is
-//!   bounded, because the other agent may be suspended.
+//!   wait is bounded, because the other agent may be suspended.
 //! - *A listing and a move.* No lock. Links are listed before records: a VF that leaves in between has a record by
-//!   then,
-//!   and does not count as free.
+//!   then, and does not count as free.
 //! - *A look and the kernel's own moves*, when a pod's namespace ends or a card is reset. No lock helps: the kernel
-//!   reports
-//!   each arrival, and a task that waits for one subscribes before it looks.
+//!   reports each arrival, and a task that waits for one subscribes before it looks.
 
 mod abroad;
 mod ahead;
