@@ -153,6 +153,7 @@ fn is_as(path: &Path, content: &[u8], mode: u32) -> bool {
 
 fn uninstall(places: &Places) -> Result<Vec<String>, InstallError> {
     let Places { plugin_folder: folder, conflist } = places;
+    // Locking the folder would create it.
     if !folder.exists() {
         return Ok(vec![remove(conflist)?]);
     }

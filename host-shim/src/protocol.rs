@@ -480,6 +480,7 @@ impl<R> Call<R> {
     #[must_use]
     pub fn time_left(&self) -> Duration {
         let told = Duration::from_millis(self.deadline_ms);
+        // Read late from a suspended agent's socket, the relative deadline would start again.
         let until = self.gives_up_at_ns.map(Duration::from_nanos);
         until.map_or(told, |until| told.min(until.saturating_sub(monotonic())))
     }

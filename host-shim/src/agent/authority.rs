@@ -73,6 +73,7 @@ async fn pass_on(
         }
         let mut payload = vec![0; length];
         from.read_exact(&mut payload).await?;
+        // Other header frames pass unchanged; the server rejects an invalid value in them.
         let is_whole = flags & END_HEADERS != 0 && flags & PADDED_OR_PRIORITY == 0;
         if kind == HEADERS && is_whole {
             payload = rewritten(&payload).unwrap_or(payload);

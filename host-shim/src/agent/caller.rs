@@ -98,9 +98,11 @@ impl Caller {
     pub(super) async fn send_heartbeats(&self) -> Infallible {
         let CallKind::Plugin(call) = &self.call else { return pending().await };
         let mut ticks = interval(HEARTBEAT_INTERVAL);
+        // After a suspend one heartbeat is enough.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            // Held during the write, so that a heartbeat never gets into the answer.
             let answered = self.answered.lock().await;
             if !*answered && let Err(error) = call.send_heartbeat().await {
                 tracing::debug!(%error, "cannot send a heartbeat: the caller is gone");
@@ -151,6 +153,7 @@ impl Caller {
             return Err(too_late());
         }
         is_allowed(self)?;
+        // Before the write: after a partial one, another answer must not follow.
         *answered = true;
         match timeout(WRITE_LIMIT, self.call.send(answer)).await {
             Ok(Ok(())) => Ok(()),

@@ -84,6 +84,7 @@ impl Dispatcher {
         });
         let refusal = tokio::select! {
             biased;
+            // First, because of `biased`: a result that arrives at the deadline is delivered.
             ended = &mut work => of_ended(&call, caller, ended).await,
             never = caller.send_heartbeats() => match never {},
             () = sleep_until(caller.deadline().into()) => {

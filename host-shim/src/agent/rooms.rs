@@ -122,6 +122,7 @@ impl Agent {
     /// Finishes the previous agent's work before the first call is answered. The returned monitor has all kernel events
     /// since the beginning, for [`keep`](Self::keep).
     pub(super) async fn look_around(&self) -> Result<LinkMonitor, AgentError> {
+        // Subscribe before the comparison, so that no event during it is missed.
         let monitor = self.doors.vfs.monitor()?;
         self.doors.vfs.renewer().begin_to_finish();
         self.upkeep.keeper().reconcile_all().await;
@@ -148,6 +149,7 @@ impl Agent {
     /// Waits for work in progress. Unfinished work is finished from the records at the next start.
     pub(super) async fn finish(&self) {
         let tasks = &self.doors.tasks;
+        // A tracker's `wait` returns only once it is closed.
         tasks.close();
         if timeout(LAST_WORK, tasks.wait()).await.is_err() {
             tracing::warn!(

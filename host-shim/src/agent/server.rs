@@ -80,6 +80,7 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept calls");
+                // An immediate retry would spin while file descriptors are exhausted.
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -100,6 +101,7 @@ async fn converse(
     mut stream: UnixStream,
     permit: impl Send + 'static,
 ) -> io::Result<()> {
+    // The socket's mode excludes other users, but a person can change that mode.
     let uid = stream.peer_cred()?.uid();
     if uid != 0 && uid != geteuid().as_raw() {
         tracing::warn!(uid, "the call is refused: only root and the agent's own user may call");
@@ -132,6 +134,7 @@ async fn converse(
     let span = entry(verb, &request, parent.is_some());
     let subject = subject_of(&request);
     let work = async move {
+        // Held until the work ends, even if the caller exits before.
         let _permit = permit;
         answer(&server, request, &asker).await.inspect(note_failure)
     };

@@ -121,6 +121,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         }
         Ok(_) => {}
     }
+    // The kernel accepts connections only while a process listens; a killed agent's socket refuses them.
     if StdStream::connect(path).is_ok() {
         return Err(ListenError::InUse(path.to_owned()));
     }

@@ -125,6 +125,7 @@ impl Configuration {
         }
         let mut document: Map<String, Value> =
             serde_json::from_slice(&text).map_err(|error| undecodable(&error))?;
+        // Only noted here: an ADD refuses it, but a DEL must succeed.
         let foreign_key = ForeignKey::first_of(&document);
         show_empty_lists(&mut document);
         let read: Self =

@@ -91,6 +91,7 @@ pub fn answer(environment: &Environment, input: impl Read) -> Result<Option<Valu
         return Ok(Some(version::answer()));
     }
     let text = read_limited(input)?;
+    // Before our own checks, because another plugin's configuration need not pass them.
     if let Some(borrowed) = Borrowed::read(&text) {
         return borrowed.answer(verb);
     }

@@ -244,6 +244,7 @@ fn add(
 }
 
 fn refuse_own_netns(environment: &Environment) -> Result<(), CniError> {
+    // By device and inode, because one namespace has many paths.
     let identity = |path: &str| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     let own = identity("/proc/self/ns/net");
     if environment.allows_own_netns() || own.is_none() || identity(&environment.netns) != own {
@@ -326,6 +327,7 @@ fn gc(configuration: Configuration) -> Result<GcRequest, CniError> {
         container_id,
         interface_name: ifname,
     });
+    // Runtimes may pass the same attachment in both lists.
     let valid: BTreeSet<_> = valid.collect();
     Ok(GcRequest { configuration: configuration.name, network, valid: valid.into_iter().collect() })
 }

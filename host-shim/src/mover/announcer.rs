@@ -59,6 +59,7 @@ impl Announcer {
 }
 
 fn announce_all(announcements: &Receiver<Announcement>) {
+    // Dropped after each announcement: `netns` keeps the pod's namespace alive.
     for Announcement { netns, interface, mac, addresses } in announcements {
         match netns.run(|| netlink::announce(interface, mac, &addresses)) {
             Ok(Ok(())) => {}

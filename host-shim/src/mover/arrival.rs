@@ -115,6 +115,7 @@ async fn are_missing(netns: &Arc<Netns>, addresses: &Arc<[Ipv6Addr]>) -> bool {
         }
         Ok(true)
     };
+    // A failed check counts as usable: it must not delay the attach until the timeout.
     matches!(spawn_blocking(all_local).await, Ok(Ok(false)))
 }
 

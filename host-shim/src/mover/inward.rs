@@ -95,6 +95,7 @@ impl Step<VfMove> for Prepare {
 pub(super) fn prepare(vf_move: &mut VfMove) -> Result<(), MoveError> {
     vf_move.departing = vf_move.in_host()?;
     let Some(link) = vf_move.departing.clone() else { return Ok(()) };
+    // Without alternative names nothing can clash here, which saves listing the pod's links.
     let taken = if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
     let clashing = link.alternative_names.iter().filter(|alternative| {
         vf_move.names_to_come.contains(*alternative)
@@ -126,6 +127,8 @@ impl Step<VfMove> for MoveIn {
         if let Some(link) = vf_move.departing.take() {
             let netns = Arc::clone(&vf_move.pod()?.netns);
             let change = LinkChange::new().netns(&netns).name(&vf_move.plan.routing.name);
+            // Set before the request, whose second half may fail: `undo` must move a VF out that arrived without its
+            // name.
             vf_move.is_fresh = !vf_move.is_within_host();
             let moved = vf_move.host.rtnl.change_link(link.index, &change);
             moved.map_err(|error| why_refused(vf_move, error))?;

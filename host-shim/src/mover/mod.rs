@@ -291,6 +291,7 @@ impl VfMove {
     /// # Errors
     /// The first step that failed; every step of every VF is undone.
     pub fn move_in_together(mut moves: Vec<Self>) -> Result<Vec<Arrival>, Failed> {
+        // Each VF needs the names of all: an alternative name of one may be the name of another.
         let names: Arc<[_]> = moves.iter().map(|one| one.plan.routing.name.clone()).collect();
         moves.iter_mut().for_each(|one| one.names_to_come = Arc::clone(&names));
         let mut sagas: Vec<_> = moves.iter_mut().map(|one| (one.steps_in(), one)).collect();

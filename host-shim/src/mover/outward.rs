@@ -59,6 +59,7 @@ impl Step<VfMove> for Restore {
 
 pub(super) fn loosen(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
+    // A host port changes no namespace, so the move does not remove its addresses.
     if vf_move.is_within_host() {
         configure::strip(&mut vf_move.host.rtnl, &link)?;
     }
@@ -75,6 +76,8 @@ fn name_in_host(host: &mut Rtnl, link: &Link, own: &str) -> Result<String, netli
 
 pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
+    // Another program may take the name before the move. The kernel then refuses the move, and the repeated call
+    // chooses again.
     let name = name_in_host(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
     Ok(pod.rtnl.change(move_to_host(&link, &vf_move.host.netns, name))?)

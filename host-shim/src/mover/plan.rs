@@ -150,6 +150,7 @@ impl Plan {
                 .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
             trunk: attachment.trunk.clone(),
             spoof_check: attachment.anti_spoofing != "off",
+            // The other sources are IP addresses and prefixes.
             further_macs: attachment.allowed_sources.iter().flat_map(|it| it.parse()).collect(),
             needs_pf: attachment.host_keeps_port,
             egress_mbit: in_mbit(bandwidth.egress_rate),

@@ -59,6 +59,7 @@ fn take_mac(vf_move: &mut VfMove, pf: &Link, port: &PfPort) -> Result<(), MoveEr
     let Some(link) = vf_move.in_host()?.filter(|link| link.mac != Some(mac)) else { return Ok(()) };
     let change = LinkChange::new().down().mac(mac);
     let rtnl = &mut vf_move.host.rtnl;
+    // The driver refuses it while the PF still enforces an earlier pod's address.
     if rtnl.change_link(link.index, &change).is_err() {
         rtnl.batch(&[Request::set_vf(pf.index, port.vf, VfSetting::Mac(None))])?;
         rtnl.change_link(link.index, &change)?;
@@ -132,6 +133,7 @@ fn let_go(
 ) -> Result<(), MoveError> {
     let hold = |mac| [Request::set_vf(pf.index, port.vf, VfSetting::Mac(mac))];
     match (rtnl.batch(&hold(None)), own) {
+        // Some drivers refuse the zero address, which would end the enforcement.
         (Err(_), Some(_)) => Ok(rtnl.batch(&hold(own))?),
         (outcome, _) => Ok(outcome?),
     }

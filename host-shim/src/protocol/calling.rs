@@ -53,6 +53,7 @@ pub fn call(
             Err(error) => error,
         };
         let now = Instant::now();
+        // A call that ran for a while had an agent, so the absence starts with this failure.
         away_since = away_since.filter(|_| now - asked < RUNNING_AGENT);
         let since = *away_since.get_or_insert(now);
         let is_over = now + LOOK >= deadline || now + LOOK - since >= agent_return;
@@ -100,6 +101,7 @@ fn ask<Q: Serialize, A: DeserializeOwned>(
     let stream = connect(socket, deadline)?;
     let mut line = Line { stream, deadline, silence, heard: Instant::now() };
     line.write_all(&serde_json::to_vec(call)?)?;
+    // End of file tells the agent that the request is complete.
     line.stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
     BufReader::new(line.take(DOCUMENT_LIMIT)).read_until(END_OF_ANSWER, &mut answer)?;

@@ -293,6 +293,7 @@ pub fn use_by_host(link: &Link, links: &[Link], addresses: &[(u32, IpNetwork)]) 
         return Some(format!("link {other} is stacked on it"));
     }
     let mut own = addresses.iter().filter(|(index, _)| *index == link.index);
+    // The kernel assigns link-local addresses by itself; they are no sign of use.
     let (_, address) = own.find(|(_, address)| !is_link_local(address.ip()))?;
     Some(format!("it has the address {address}"))
 }
@@ -355,6 +356,7 @@ pub fn find(
     expected_name: Option<&str>,
 ) -> Result<Option<Link>, Error> {
     let expected = expected_name.map(|name| rtnl.link_by_name(name)).transpose()?.flatten();
+    // The name is only a hint: another link may have it by now.
     if let Some(link) = expected.filter(|link| is(source, link, device)) {
         return Ok(Some(link));
     }

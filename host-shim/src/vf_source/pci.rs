@@ -193,6 +193,7 @@ impl VfSource for PciCards {
     fn exists(&self, device: &Device) -> bool {
         let exists = address_of(device).is_some_and(|address| self.sysfs.exists(address));
         if !exists {
+            // After a reset of the card the address may belong to another VF.
             locked(&self.seen).retain(|address, _| device_at(*address) != *device);
         }
         exists
@@ -209,6 +210,7 @@ impl VfSource for PciCards {
     }
 
     fn other_vfs(&self, is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
+        // A copy, because reading sysfs takes long and every identification needs the lock.
         let pfs = locked(&self.pfs).clone();
         let mut others = Vec::new();
         for (number, pf) in pfs {

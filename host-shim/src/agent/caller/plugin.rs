@@ -40,6 +40,7 @@ impl PluginCall {
     }
 
     pub(super) fn has_ended(&self) -> io::Result<bool> {
+        // The kernel reports POLLHUP and POLLERR without being asked for them.
         let mut look = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
         poll(&mut look, PollTimeout::ZERO)?;
         let found = look[0].revents().unwrap_or(PollFlags::empty());

@@ -132,6 +132,7 @@ impl GivenVfs {
         state.listed.retain(|before| !has_any(before, vfs));
         state.allocated.retain(|(_, before)| !has_any(before, vfs));
         state.allocated.push((now, vfs.to_vec()));
+        // Unlock first: receivers of the notification lock the state.
         drop(state);
         self.changed.send_replace(());
         Ok(())
@@ -149,6 +150,7 @@ impl GivenVfs {
         state.asked = Some(asked);
         let trouble = match listed {
             Ok(listed) => {
+                // An Allocate is kept until the list contains it, or is too recent for the list to lack it.
                 let is_part =
                     |vfs: &[Device]| listed.iter().any(|pod| vfs.iter().all(|vf| pod.contains(vf)));
                 state.allocated.retain(|(since, vfs)| asked < *since + UNLISTED && !is_part(vfs));

@@ -125,6 +125,7 @@ impl Plugin {
         let Lister { resource, vfs, advertised, .. } = &self.lister;
         let ids = chosen.devices_i_ds;
         let pool = self.current_pool().unwrap_or_default();
+        // The pool may have changed since the kubelet chose from its list.
         let is_known = |id: &String| {
             pool.vfs.iter().any(|vf| vf.device == *id) || locked(advertised).has(id, Instant::now())
         };
@@ -191,6 +192,7 @@ impl Lister {
             of_pool.into_iter().map(|vf| Found::of(cards, vf)).collect::<Vec<_>>()
         };
         let found = look(&self.vfs, find).await?;
+        // Only shared groups need the kubelet's list of pods, which costs a call per update.
         if found.iter().any(Found::shares_its_group) {
             self.ask_kubelet().await;
         }
@@ -296,6 +298,7 @@ impl device_plugin_server::DevicePlugin for Plugin {
             let lister = lister.clone();
             async move { lister.list(pool.unwrap_or_default()).await }
         });
+        // The kubelet only gets lists that differ from the last one.
         let mut latest = None;
         let news = lists.filter(move |list| match list {
             Ok(list) => latest.replace(list.clone()).as_ref() != Some(list),

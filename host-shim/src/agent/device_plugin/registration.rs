@@ -125,6 +125,7 @@ impl ResourceRegistration {
         }
         let own = self.own_path();
         let cannot = |error: io::Error| format!("cannot listen at {}: {error}", own.display());
+        // The socket of a killed agent would make the bind fail.
         match fs::remove_file(&own) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}

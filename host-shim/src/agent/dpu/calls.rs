@@ -129,6 +129,7 @@ impl Calls {
         match told.await {
             Ok(()) => Ok(()),
             Err(status) => match failure_of(&status) {
+                // The DPU has released the attachment already, for example by a call whose answer was lost.
                 failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
                 failure => Err(failure),
             },
@@ -259,6 +260,7 @@ impl Calls {
     /// Makes pending detaches, as far as the DPU answers.
     pub(in crate::agent) async fn deliver_detaches(&self) {
         for key in self.pending_detaches.keys() {
+            // With the key locked no new ADD of the key can be hit by this detach.
             let _key = self.vfs.keys().lock(&key).await;
             let Some(request) = self.pending_detaches.get(&key) else { continue };
             // With a record the key is attached again: the detach is obsolete.

@@ -101,6 +101,7 @@ fn physical_functions(
     }
     let at_home =
         host_vfs.iter().map(|(identity, _)| (identity.device.clone(), VfCondition::Clean));
+    // The cards list all their VFs; these were handled above.
     known.extend(at_home);
     for vf in cards.others(&|device| known.contains_key(device)) {
         let (condition, use_by_host) = match vf.whereabouts {

@@ -265,6 +265,7 @@ impl Reports {
         loop {
             signals.changed_inventory().await;
             let calm = async { while timeout(CALM, signals.changed_inventory()).await.is_ok() {} };
+            // Bounded, because on a busy host links never stop changing.
             let _ = timeout(GATHER, calm).await;
             if let Err(failure) = self.send_inventory().await {
                 tracing::warn!(%failure, "cannot list the host's VFs");

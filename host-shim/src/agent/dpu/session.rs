@@ -235,6 +235,7 @@ impl Session {
             Err(failure) => return Ended::BeforeWelcome(failure),
         };
         let session = Arc::new(session);
+        // Published before the callback, which sends waiting reports in this session.
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
         on_message(FromDpu::SessionBegan);
         let ended = tokio::select! {

@@ -97,12 +97,14 @@ pub(in crate::agent) async fn attend(
                 Err(status) => return status.into(),
             },
             () = silence_exceeds(unanswered_since, limit) => {
+                // Otherwise calls in progress would wait until their own deadlines.
                 session.give_up();
                 return Loss { since: last_heard, ..lost(SILENCE).into() };
             }
             () = session.overflowed() => return lost("it takes no messages").into(),
             _ = ticks.tick() => {
                 sequence += 1;
+                // The oldest unanswered heartbeat counts; later ones must not extend the wait.
                 unanswered_since.get_or_insert_with(Instant::now);
                 session.send(host_message::Message::Heartbeat(Heartbeat { sequence }));
             }
