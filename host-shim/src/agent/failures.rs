@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_usually_pass_are_problems_in_a_row() {
+    fn transient_failures_in_a_row_are_problems() {
         let failures = Failures::default();
         let fail = || {
             let failure = Failure::new(Reason::Overloaded, "no file descriptors are left");

@@ -66,7 +66,7 @@ pub enum MoveError {
     PfDown(String),
     /// The network limits ingress; a PF only limits what a VF sends.
     #[error(
-        "a limit of what the pod receives is wanted, and a card without a DPU can't keep it: leave \
+        "a card without a DPU cannot limit what the pod receives: leave \
          out the network's ingress_rate, or the pod's ingressRate"
     )]
     IngressLimit,
@@ -79,7 +79,7 @@ pub enum MoveError {
     NotEnforced(String),
     /// The network has a trunk; a PF puts a VF into one VLAN or none.
     #[error(
-        "a trunk of VLANs {} is wanted, and a card without a DPU can't keep the pod to them: leave \
+        "a trunk of VLANs {} is wanted, but a card without a DPU cannot enforce it: leave \
          out the network's trunk",
         listed(.0)
     )]
@@ -88,7 +88,7 @@ pub enum MoveError {
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
     /// Sysfs does not show the VF's driver.
-    #[error("the driver of the VF can't be read: {}", bootstrap::Chain(.0))]
+    #[error("cannot read the VF's driver: {}", bootstrap::Chain(.0))]
     Driver(sriov::Error),
 }
 

@@ -153,10 +153,10 @@ pub struct VfPlacement {
 #[non_exhaustive]
 pub enum ProvideError {
     /// The card's number of VFs is fixed.
-    #[error("this card's number of VFs can't be changed")]
+    #[error("this card's number of VFs is fixed")]
     Fixed,
     /// The host has no such PF, or does not use it.
-    #[error("this host has no PF of that number, or does not use it")]
+    #[error("this host has no PF of that number, or `vf_source.pfs` does not list it")]
     UnknownPf,
     /// The card or its driver refused, or VFs are in use.
     #[error(transparent)]

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_is_called_as_runtimes_call_it() {
+    async fn plugin_is_called_like_by_a_runtime() {
         let script = r#"read -r document
             printf '{"document": %s, "told": "%s"}' "$document" \
                 "$CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS $CNI_PATH ${HOME-}""#;

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_version_is_taken_that_all_speak() {
+    fn newest_common_cni_version_is_used() {
         let old = vec![Version::V0_3_1, Version::V0_4_0];
         let new = vec![Version::V0_4_0, Version::V1_0_0, Version::V1_1_0];
         let all = [old.clone(), new.clone()];
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_was_replaced_is_asked_again() {
+    fn replaced_plugin_is_asked_for_versions_again() {
         let folder = tempfile::tempdir().unwrap();
         let (program, known) = (folder.path().join("plugin"), Known::default());
         fs::write(&program, "").unwrap();

@@ -373,7 +373,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_pass_waits_for_no_session() {
+    async fn first_pass_needs_no_session() {
         let (keeper, _folder) = keeper();
         let untold = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
         keep(keeper.vfs().records(), untold);
@@ -383,7 +383,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_whose_passes_hang_is_not_healthy() {
+    async fn hanging_passes_make_agent_unhealthy() {
         let (keeper, _folder) = keeper();
         assert!(keeper.is_healthy(Instant::now()));
         assert!(!keeper.is_healthy(Instant::now() + Duration::from_secs(3600)));

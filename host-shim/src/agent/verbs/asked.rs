@@ -19,10 +19,7 @@ use crate::{agent::delegates::Delegation, protocol::AddRequest};
 pub(super) fn check_form(asked: &AddRequest) -> Result<(), Failure> {
     let invalid = |message| Err(Failure::new(Reason::InvalidRequest, message));
     if !is_container_id(&asked.key.container_id) {
-        return invalid(format!(
-            "container id {:?} can't name a container",
-            asked.key.container_id
-        ));
+        return invalid(format!("{:?} is no valid container id", asked.key.container_id));
     }
     if asked.further.len() >= MOST_INTERFACES {
         return invalid(format!(

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_promise_is_in_order() {
+    fn unchanged_interface_passes_check() {
         let own = MacAddress([2, 0, 0, 0, 0, 10]);
         assert_eq!(checked(&promise(), NETNS, Phase::Live), Ok(Some(own)));
     }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_written_and_removed() {
+    fn device_info_file_is_written_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er/a.json");
         let record = record_with(&path);

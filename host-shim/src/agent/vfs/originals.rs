@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_an_earlier_version_is_read() {
+    fn earlier_baseline_file_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("vfs.json");
         let text = format!(
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named_and_left_alone() {
+    fn damaged_baseline_file_is_named_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("vfs.json");
         fs::write(&path, "{").unwrap();

@@ -556,7 +556,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_record_is_named_and_left_alone() {
+    async fn damaged_record_is_named_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         {
             let journal =

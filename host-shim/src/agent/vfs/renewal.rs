@@ -434,7 +434,7 @@ pub(in crate::agent) mod tests {
     }
 
     #[test]
-    fn a_vf_is_under_way_until_that_ends() {
+    fn reset_is_running_until_guard_drops() {
         let (renewals, vf) = (Renewals::default(), Device::from("0000:03:00.2"));
         let under_way = renewals.begin(&vf).unwrap();
         assert!(renewals.is_under_way(&vf) && renewals.begin(&vf).is_none());
