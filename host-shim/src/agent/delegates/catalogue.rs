@@ -611,6 +611,10 @@ mod tests {
                 "{name}: {failure}"
             );
         }
-        assert_eq!(told(&folder, "shop", "blue").unwrap(), "nothing", "others' files stop nobody");
+        assert_eq!(
+            told(&folder, "shop", "blue").unwrap(),
+            "nothing",
+            "others' files block no network"
+        );
     }
 }

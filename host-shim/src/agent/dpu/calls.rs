@@ -433,7 +433,7 @@ mod tests {
         let key = record("a", "c").key();
         dpu.calls().disown(&key).await;
         assert!(!dpu.calls().pending_detaches.get(&key).unwrap().vf_returned);
-        assert!(dpu.reports().is_inventory_wanted(), "the inventory is told again");
+        assert!(dpu.reports().is_inventory_wanted(), "the inventory is reported again");
     }
 
     #[tokio::test]

@@ -390,7 +390,7 @@ mod tests {
         for ended in begun {
             ended.await.unwrap();
         }
-        assert_eq!(last_pass(&examiner.keeper), before, "nobody waits for it: no session");
+        assert_eq!(last_pass(&examiner.keeper), before, "no call waits for it: no session");
         drop(examiner.begin(examine(false)).unwrap());
     }
 

@@ -378,8 +378,8 @@ pub(super) mod tests {
         let untold = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
         keep(keeper.vfs().records(), untold);
         let pass = within(Duration::from_secs(3), keeper.reconcile_all());
-        pass.await.expect("nobody calls the DPU before the first pass is over");
-        assert!(keeper.vfs().records().by_id("a").is_some(), "the DPU is told later");
+        pass.await.expect("no call goes to the DPU before the first pass is over");
+        assert!(keeper.vfs().records().by_id("a").is_some(), "the DPU gets the report later");
     }
 
     #[tokio::test]

@@ -225,7 +225,7 @@ mod tests {
         proofs.forget_older_than(Duration::ZERO);
         assert!(proofs.is_refuted(&vf(), &link(8)), "it is to be looked at first");
         prove(8, before);
-        assert!(proofs.is_refuted(&vf(), &link(8)), "somebody looked at it before");
+        assert!(proofs.is_refuted(&vf(), &link(8)), "an earlier check looked at it");
         proofs.forget(&vf().device);
         assert!(!proofs.is_refuted(&vf(), &link(8)));
         prove(8, before);
@@ -239,13 +239,14 @@ mod tests {
         let _ = proofs.conclude(seen(8, Instant::now()).made_just_now(), &Stacked::default());
         proofs.forget_link(&device, 7);
         assert!(proofs.is_proven(&vf(), &link(8)));
-        let _ = proofs.conclude(seen(8, Instant::now()), &Stacked::unknown("nobody knows"));
+        let _ =
+            proofs.conclude(seen(8, Instant::now()), &Stacked::unknown("unknown upper devices"));
         assert!(proofs.is_proven(&vf(), &link(8)), "it is known to be bare still");
         proofs.forget_link(&device, 8);
         assert_eq!(proofs.of(&vf(), &link(8)), None);
         proofs.suspect(&device);
         proofs.forget_link(&device, 8);
-        assert!(proofs.is_refuted(&vf(), &link(9)), "nobody has looked at it yet");
+        assert!(proofs.is_refuted(&vf(), &link(9)), "not checked yet");
     }
 
     #[test]
@@ -260,9 +261,9 @@ mod tests {
     #[test]
     fn unreadable_namespace_leaves_vfs_unverified() {
         let proofs = Proofs::default();
-        let (unseen, all_seen) = (Stacked::unknown("nobody knows"), Stacked::default());
+        let (unseen, all_seen) = (Stacked::unknown("unknown upper devices"), Stacked::default());
         let look = |seen: Seen, stacked| proofs.conclude(seen, stacked);
-        assert_eq!(look(seen(7, Instant::now()), &unseen), ["nobody knows"]);
+        assert_eq!(look(seen(7, Instant::now()), &unseen), ["unknown upper devices"]);
         assert!(proofs.is_refuted(&vf(), &link(7)));
         assert!(look(seen(8, Instant::now()).made_just_now(), &unseen).is_empty());
         assert!(
@@ -270,7 +271,11 @@ mod tests {
             "it was bare, and stays at home"
         );
         proofs.forget(&vf().device);
-        assert_eq!(look(seen(8, Instant::now()), &unseen), ["nobody knows"], "it was away");
+        assert_eq!(
+            look(seen(8, Instant::now()), &unseen),
+            ["unknown upper devices"],
+            "it was away"
+        );
         assert!(look(seen(8, Instant::now()), &all_seen).is_empty());
         assert!(look(seen(8, Instant::now()), &unseen).is_empty());
     }

@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(*of(one).await, found("second"));
         assert_eq!(*of(other).await, found("second"));
         let later = wait_for_next("fourth");
-        assert_eq!(*of(later).await, found("fourth"), "nobody is given what an earlier one found");
+        assert_eq!(*of(later).await, found("fourth"), "no caller gets an earlier check's findings");
     }
 
     #[tokio::test]
