@@ -14,7 +14,7 @@ use offload_proto::{
 use vf_alloc::{Device, FunctionId, PfId};
 
 use super::{
-    dpu::Standing,
+    dpu::SessionState,
     failures::Failures,
     verbs::{self, Doors},
     vfs::{Phase, Record},
@@ -57,15 +57,15 @@ pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
 fn session(doors: &Doors) -> SessionReport {
     let target = doors.dpu.target();
     let (dpu, endpoint) = (target.name.clone(), target.endpoint.clone());
-    match doors.dpu.session().standing() {
-        Standing::Up(session) => SessionReport {
+    match doors.dpu.session().state() {
+        SessionState::Up(session) => SessionReport {
             dpu,
             endpoint,
             connected: true,
             since: time_of(session.since),
             ..SessionReport::default()
         },
-        Standing::Down { since, failure, .. } => SessionReport {
+        SessionState::Down { since, failure, .. } => SessionReport {
             dpu,
             endpoint,
             connected: false,
@@ -103,7 +103,7 @@ fn session_problem(session: &SessionReport) -> Option<String> {
 
 /// Pods whose attachments the DPU has no record of.
 fn unrecorded(doors: &Doors) -> Vec<Difference> {
-    let Standing::Up(session) = doors.dpu.session().standing() else { return Vec::new() };
+    let SessionState::Up(session) = doors.dpu.session().state() else { return Vec::new() };
     let records = doors.vfs.records().all().into_iter();
     let unrecorded = records.filter(|it| it.phase == Phase::Live && session.is_unrecorded(it.id()));
     let found = |record: Arc<Record>| {
@@ -192,9 +192,9 @@ fn pending_detaches(doors: &Doors) -> Vec<String> {
 
 async fn vfs(doors: &Doors) -> Result<Vec<VfReport>, Failure> {
     let inventory = doors.dpu.reports().list().await?;
-    let offered = match doors.dpu.session().standing() {
-        Standing::Up(session) => session.offered(),
-        Standing::Down { .. } => Vec::new(),
+    let offered = match doors.dpu.session().state() {
+        SessionState::Up(session) => session.offered(),
+        SessionState::Down { .. } => Vec::new(),
     };
     let found = FoundVfs { doors, offered: offered.into_iter().collect() };
     let vfs_of =

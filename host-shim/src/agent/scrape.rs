@@ -7,7 +7,7 @@ use offload_proto::v1::VfCondition;
 
 use super::{
     config::Config,
-    dpu::{Dpu, Standing},
+    dpu::{Dpu, SessionState},
     verbs::Doors,
     vfs::{Phase, Vfs},
 };
@@ -38,7 +38,7 @@ pub(super) fn page(config: &Config, doors: &Doors, calls: &Arc<Calls>) -> Page {
     if let Some(credentials) = dpu.session().credentials() {
         page.certificates(&credentials.current(), config.certificate_warning.ahead());
     }
-    let is_connected = matches!(dpu.session().standing(), Standing::Up(_));
+    let is_connected = matches!(dpu.session().state(), SessionState::Up(_));
     let help = "Whether there is a session with the DPU";
     page.gauge("agent_session_connected", help, is_connected.into());
     add_records(&mut page, vfs, dpu);

@@ -35,15 +35,176 @@ mod networks;
 mod pending_detaches;
 mod pod_findings;
 mod reports;
-mod room;
 mod session;
 mod vf_offers;
 
-pub(super) use calls::{detach_request, disowning};
-pub(super) use dial::credentials_and_connector;
-pub(super) use established::Established;
-pub(super) use room::Dpu;
-pub(super) use session::{FromDpu, Standing};
+use std::{convert::Infallible, sync::Arc};
+
+use offload_proto::{
+    Failure,
+    v1::{Difference, FailedAdd, host_message},
+};
+
+use self::{
+    acceptance_note::AcceptanceNote, calls::Calls, pod_findings::PodFindings, reports::Reports,
+    session::Session,
+};
+pub(super) use self::{
+    calls::{detach_request, disowning},
+    dial::credentials_and_connector,
+    established::Established,
+    session::{FromDpu, SessionState},
+};
+use super::{
+    config::{Config, DpuSettings},
+    signals::Signals,
+    vfs::Vfs,
+};
+
+/// The DPU that this host's VFs belong to.
+#[derive(Debug)]
+pub(super) struct Dpu {
+    config: Arc<Config>,
+    signals: Arc<Signals>,
+    /// Whether the DPU has accepted this host since the host's boot.
+    acceptance: AcceptanceNote,
+    session: Arc<Session>,
+    reports: Arc<Reports>,
+    calls: Calls,
+    pod_findings: PodFindings,
+}
+
+impl Dpu {
+    /// Creates the DPU without a session.
+    pub(super) fn new(config: Arc<Config>, boot_id: String, vfs: Arc<Vfs>) -> Self {
+        let acceptance = AcceptanceNote::new(&config.state_dir, &boot_id);
+        let session = Arc::new(Session::new(acceptance.is_noted()));
+        let signals = Arc::clone(vfs.signals());
+        let reports = Arc::new(Reports::new(Arc::clone(&vfs), boot_id, Arc::clone(&session)));
+        let calls = Calls::new(config.timeouts, vfs, Arc::clone(&session), Arc::clone(&reports));
+        let pod_findings = PodFindings::default();
+        Self { config, signals, acceptance, session, reports, calls, pod_findings }
+    }
+
+    /// The session with the DPU.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The DPU's name and address in the configuration.
+    pub(super) fn target(&self) -> &DpuSettings {
+        &self.config.dpu
+    }
+
+    /// The reports that the agent sends unasked.
+    pub(super) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// The calls to the DPU.
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// Problems of the host's pods.
+    pub(super) fn pod_findings(&self) -> &PodFindings {
+        &self.pod_findings
+    }
+
+    /// Reports the problems of pods and of the agent's configuration to the DPU, unless the session has had the same
+    /// report.
+    pub(super) fn report_pod_findings(&self) {
+        let SessionState::Up(session) = self.session.state() else { return };
+        if let Some(news) = self.pod_findings.news(&session.id, self.reports.records()) {
+            session.send(host_message::Message::PodFindings(news));
+        }
+    }
+
+    /// Reports all VFs of the kubelet that pods do not use.
+    pub(super) fn report_unused_vfs(&self, unused: Vec<Difference>) {
+        self.pod_findings.set_unused(unused);
+        self.report_pod_findings();
+    }
+
+    /// Reports the agent's repairs to the DPU, forever. Without a session they wait for the next one.
+    pub(super) async fn keep_repairs_reported(&self) -> Infallible {
+        loop {
+            self.reports.repairs().noted().await;
+            self.report_repairs();
+        }
+    }
+
+    fn report_repairs(&self) {
+        let send = |repaired| self.session.send(host_message::Message::Repaired(repaired));
+        self.reports.repairs().report(send);
+    }
+
+    /// Reports an ADD that failed on this host. Without a session nothing is reported: the DPU shows the host as not
+    /// connected.
+    pub(super) fn report_failed_add(&self, subject: &str, failure: &Failure) {
+        let SessionState::Up(session) = self.session.state() else { return };
+        let message = match failure.message.contains(subject) {
+            true => failure.message.clone(),
+            false => format!("{subject}: {}", failure.message),
+        };
+        let reason = failure.reason.as_str().into();
+        session.send(host_message::Message::FailedAdd(FailedAdd { reason, message }));
+    }
+
+    /// Keeps a session, forever. `on_message` gets the DPU's messages after waiting reports are sent.
+    pub(super) async fn keep_session(&self, on_message: impl Fn(FromDpu)) -> Infallible {
+        let hello = async || self.reports.hello().await;
+        let on_message = |said: FromDpu| {
+            if matches!(said, FromDpu::SessionBegan) {
+                self.session_began();
+            }
+            on_message(said);
+        };
+        self.session.keep(&self.config, &hello, &on_message).await
+    }
+
+    /// Sends reports that waited for a session, as far as they need no answer.
+    fn session_began(&self) {
+        self.acceptance.note();
+        self.reports.report_waiting();
+        self.report_repairs();
+        self.signals.inventory_changed();
+    }
+}
 
 #[cfg(test)]
-pub(super) use room::tests;
+pub(super) mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::agent::vfs::tests::vfs;
+
+    const CONFIGURATION: &str = "
+        netns_folders = []
+        [dpu]
+        endpoint = '192.168.100.2:7443'
+        name = 'dpu-1'
+        [tls]
+        ca = '/ca.pem'
+        certificate = '/host.pem'
+        key = '/host.key'
+        [timeouts]
+        reconnect_ms = 0
+    ";
+
+    /// A configuration with an unreachable DPU.
+    pub(in crate::agent) fn config() -> Arc<Config> {
+        Arc::new(bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap())
+    }
+
+    /// Starts the first attempt to open a session; it never ends.
+    pub(in crate::agent) fn begin_first_attempt(dpu: &Dpu) {
+        dpu.session().begin();
+    }
+
+    /// A DPU without a session, and the folder of the host's records.
+    pub(in crate::agent) fn dpu() -> (Arc<Dpu>, TempDir) {
+        let (vfs, folder) = vfs();
+        (Arc::new(Dpu::new(config(), "boot".into(), vfs)), folder)
+    }
+}

@@ -46,7 +46,7 @@ const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Whether there is a session with the DPU.
 #[derive(Clone, Debug)]
-pub(in crate::agent) enum Standing {
+pub(in crate::agent) enum SessionState {
     /// There is a session.
     Up(Arc<Established>),
     /// There is no session.
@@ -74,7 +74,7 @@ pub(in crate::agent) enum FirstAttempt {
 /// Keeps the session with the DPU.
 #[derive(Debug)]
 pub(in crate::agent) struct Session {
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<SessionState>,
     connector: OnceLock<Connector>,
     credentials: OnceLock<LiveCredentials>,
 }
@@ -85,9 +85,9 @@ impl Session {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
         let since = Instant::now();
         let first_attempt = FirstAttempt::NotBegun;
-        let standing = Standing::Down { since, was_up, first_attempt, failure };
+        let state = SessionState::Down { since, was_up, first_attempt, failure };
         Self {
-            standing: watch::Sender::new(standing),
+            state: watch::Sender::new(state),
             connector: OnceLock::new(),
             credentials: OnceLock::new(),
         }
@@ -95,8 +95,8 @@ impl Session {
 
     /// Whether there is a session now.
     #[must_use]
-    pub(in crate::agent) fn standing(&self) -> Standing {
-        self.standing.borrow().clone()
+    pub(in crate::agent) fn state(&self) -> SessionState {
+        self.state.borrow().clone()
     }
 
     /// Returns the session. After a loss, waits for the next session until `wait` after the loss. Just after the
@@ -121,12 +121,12 @@ impl Session {
         wait: Duration,
     ) -> Result<Arc<Established>, Failure> {
         let asked = Instant::now();
-        let mut standing = self.standing.subscribe();
+        let mut state = self.state.subscribe();
         loop {
-            let (until, failure) = match &*standing.borrow_and_update() {
-                Standing::Up(session) if session.id != id => return Ok(Arc::clone(session)),
-                Standing::Up(_) => (asked + wait, lost("its session is over")),
-                Standing::Down { since, first_attempt, failure, .. } => {
+            let (until, failure) = match &*state.borrow_and_update() {
+                SessionState::Up(session) if session.id != id => return Ok(Arc::clone(session)),
+                SessionState::Up(_) => (asked + wait, lost("its session is over")),
+                SessionState::Down { since, first_attempt, failure, .. } => {
                     let until = match first_attempt {
                         FirstAttempt::NotBegun => asked,
                         FirstAttempt::UnderWay => asked + wait.max(FIRST_SESSION),
@@ -136,7 +136,7 @@ impl Session {
                 }
             };
             let deadline = tokio::time::Instant::from_std(until);
-            match timeout_at(deadline, standing.changed()).await {
+            match timeout_at(deadline, state.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return Err(failure),
             }
@@ -145,9 +145,9 @@ impl Session {
 
     /// Sends a message if there is a session. Returns whether it was queued.
     pub(in crate::agent) fn send(&self, message: host_message::Message) -> bool {
-        match &*self.standing.borrow() {
-            Standing::Up(session) => session.send(message),
-            Standing::Down { .. } => false,
+        match &*self.state.borrow() {
+            SessionState::Up(session) => session.send(message),
+            SessionState::Down { .. } => false,
         }
     }
 
@@ -195,21 +195,21 @@ impl Session {
     }
 
     pub(super) fn begin(&self) {
-        self.standing.send_modify(|standing| {
-            if let Standing::Down { first_attempt, .. } = standing {
+        self.state.send_modify(|state| {
+            if let SessionState::Down { first_attempt, .. } = state {
                 *first_attempt = FirstAttempt::UnderWay;
             }
         });
     }
 
     fn went_down(&self, failure: Failure, lost_at: Instant) {
-        self.standing.send_modify(|standing| {
-            let (since, was_up) = match standing {
-                Standing::Up(_) => (lost_at, true),
-                Standing::Down { since, was_up, .. } => (*since, *was_up),
+        self.state.send_modify(|state| {
+            let (since, was_up) = match state {
+                SessionState::Up(_) => (lost_at, true),
+                SessionState::Down { since, was_up, .. } => (*since, *was_up),
             };
             let first_attempt = FirstAttempt::Over;
-            *standing = Standing::Down { since, was_up, first_attempt, failure };
+            *state = SessionState::Down { since, was_up, first_attempt, failure };
         });
     }
 
@@ -236,7 +236,7 @@ impl Session {
         };
         let session = Arc::new(session);
         // Published before the callback, which sends waiting reports in this session.
-        self.standing.send_replace(Standing::Up(Arc::clone(&session)));
+        self.state.send_replace(SessionState::Up(Arc::clone(&session)));
         on_message(FromDpu::SessionBegan);
         let ended = tokio::select! {
             loss = attend(&session, &mut inbox, period, on_message) => Err(loss),
@@ -268,9 +268,9 @@ impl Session {
 
     /// The current session as a weak reference, which is dead after the session's end.
     pub(in crate::agent) fn speaker(&self) -> Weak<Established> {
-        match &*self.standing.borrow() {
-            Standing::Up(session) => Arc::downgrade(session),
-            Standing::Down { .. } => Weak::new(),
+        match &*self.state.borrow() {
+            SessionState::Up(session) => Arc::downgrade(session),
+            SessionState::Down { .. } => Weak::new(),
         }
     }
 

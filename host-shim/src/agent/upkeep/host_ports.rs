@@ -18,7 +18,7 @@ use crate::{
     agent::{
         caller::Caller,
         defect::{done_or_nothing, locked},
-        dpu::Standing,
+        dpu::SessionState,
         host_port::HostPort,
         verbs::{self, Destination, Doors, Renewal, release},
         vfs::{Phase, Record, VfAbroad, Vfs},
@@ -98,7 +98,7 @@ impl HostPorts {
             return Ok(());
         }
         // An ADD would wait for a session that may be long in coming; each new one asks for a comparison.
-        if let Standing::Down { failure, .. } = self.doors.dpu.session().standing() {
+        if let SessionState::Down { failure, .. } = self.doors.dpu.session().state() {
             return Err(failure);
         }
         if record.is_none() {

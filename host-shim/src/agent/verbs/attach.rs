@@ -50,7 +50,7 @@ use crate::{
     agent::{
         caller::{Answer, Caller},
         clock::microseconds,
-        dpu::{Established, Standing, disowning},
+        dpu::{Established, SessionState, disowning},
         kill_points::KillPoint,
         vfs::{MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
     },
@@ -291,12 +291,12 @@ fn differs(key: &Key, how: &str) -> Failure {
 
 /// That an earlier attachment is not given back yet, and why.
 fn still_releasing(doors: &Doors, left: &Record) -> Failure {
-    let why = match doors.dpu.session().standing() {
-        Standing::Down { failure, .. } => {
+    let why = match doors.dpu.session().state() {
+        SessionState::Down { failure, .. } => {
             format!("the DPU does not know yet, because there is no session: {failure}")
         }
-        Standing::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
-        Standing::Up(_) => format!("VF {} is not back yet", left.device()),
+        SessionState::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
+        SessionState::Up(_) => format!("VF {} is not back yet", left.device()),
     };
     let message = format!(
         "an earlier attachment of {} is still being released: {why}; the runtime retries",

@@ -7,7 +7,7 @@ use offload_proto::{Failure, Reason, v1::StatusResponse};
 
 use super::doors::Doors;
 use crate::{
-    agent::{caller::Caller, dpu::Standing},
+    agent::{caller::Caller, dpu::SessionState},
     protocol::{CallerFolders, StatusRequest},
 };
 
@@ -41,7 +41,7 @@ async fn ask_of(
     let Some(network) = doors.delegates.asked_of_dpu(network, folders, deadline).await? else {
         return Ok(());
     };
-    let Standing::Up(session) = doors.dpu.session().standing() else { return Ok(()) };
+    let SessionState::Up(session) = doors.dpu.session().state() else { return Ok(()) };
     let patience = Instant::now() + PATIENCE;
     match doors.dpu.calls().status(&session, Some(&network), patience).await {
         Err(failure) if !is_of_transport(&failure) => Err(failure),
@@ -52,10 +52,10 @@ async fn ask_of(
 /// Why no ADD can be served, if so; with a network, why none to it can. Pools that are exhausted are
 /// no trouble of this kind: a node that is not ready would lose the pods that run well.
 pub(in crate::agent) async fn trouble(doors: &Doors, network: Option<&str>) -> Option<Failure> {
-    let session = match doors.dpu.session().standing() {
-        Standing::Up(session) => session,
+    let session = match doors.dpu.session().state() {
+        SessionState::Up(session) => session,
         // The grace is for what has worked: a host that had no session since its boot is not ready.
-        Standing::Down { since, was_up, failure, .. } => {
+        SessionState::Down { since, was_up, failure, .. } => {
             let grace = doors.timeouts.unreachable_grace();
             return (!was_up || since.elapsed() >= grace).then_some(failure);
         }
