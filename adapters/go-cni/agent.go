@@ -15,34 +15,34 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// SocketVariable names the agent's socket, unless a configuration does.
+// SocketVariable is the environment variable for the agent's socket. A configuration overrides it.
 const SocketVariable = "DPU_OFFLOAD_SOCKET"
 
-// DefaultSocket is where the agent listens.
+// DefaultSocket is the agent's socket by default.
 const DefaultSocket = "/run/dpu-offload/agent.sock"
 
-// How long the agent may take, whatever time the caller has. It gives up half a second before.
+// Time limits of the agent, independent of the caller's. The agent gives up half a second earlier.
 const (
-	addPatience    = 90 * time.Second
-	delPatience    = 50 * time.Second
-	checkPatience  = 20 * time.Second
-	statusPatience = 7 * time.Second
+	addTimeout    = 90 * time.Second
+	delTimeout    = 50 * time.Second
+	checkTimeout  = 20 * time.Second
+	statusTimeout = 7 * time.Second
 )
 
 const (
-	// How long an agent that is being replaced may be away.
+	// How long an agent may be away while it is replaced.
 	comeback = 5 * time.Second
-	// How often it is looked whether it is back.
+	// Interval between attempts to reach it again.
 	look = 50 * time.Millisecond
-	// A call that broke off after so long had an agent that was up.
+	// If a call broke off after this time, its agent was running.
 	atWork = time.Second
-	// An agent at work says so each second.
+	// Longest silence of an agent at work, which sends a heartbeat every second.
 	silence = 10 * time.Second
 	// The longest answer, in bytes.
 	documentLimit = 1024 * 1024
 )
 
-// request is a call as a runtime makes it of a plugin.
+// request is a call in the form in which a runtime makes it to a plugin.
 type request struct {
 	DeadlineMS    int64                      `json:"deadline_ms"`
 	Verb          string                     `json:"verb"`
@@ -54,7 +54,7 @@ type request struct {
 	Configuration map[string]json.RawMessage `json:"configuration"`
 }
 
-// reply is what a plugin would print.
+// reply is the output of a plugin.
 type reply struct {
 	Result json.RawMessage `json:"result"`
 	Error  *types.Error    `json:"error"`
@@ -70,10 +70,10 @@ func socketOr(socket string) string {
 	return DefaultSocket
 }
 
-// callAgent has the agent serve a request. A call that met an agent on its way out is made again: whoever repeats a
-// request gets what the first one got.
-func callAgent(ctx context.Context, socket string, patience time.Duration, call request) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// callAgent sends a request to the agent. It repeats a call that met a stopping agent: a repeated request has the same
+// result as the first.
+func callAgent(ctx context.Context, socket string, timeout time.Duration, call request) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	away := time.Now()
 	for {
@@ -89,18 +89,18 @@ func callAgent(ctx context.Context, socket string, patience time.Duration, call 
 			away = time.Now()
 		}
 		if !isOfRestart(err) || time.Since(away) >= comeback {
-			return nil, fmt.Errorf("the agent on %s can't be asked for %s: %w", socket, call.Command, err)
+			return nil, fmt.Errorf("cannot send %s to the agent on %s: %w", call.Command, socket, err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("the agent on %s is not there: %w: %v", socket, ctx.Err(), err)
+			return nil, fmt.Errorf("the agent on %s does not answer: %w: %v", socket, ctx.Err(), err)
 		case <-time.After(look):
 		}
 	}
 }
 
-// isOfRestart says whether an agent that is being replaced causes it: there is no socket, nobody listens, or who did
-// went away without a word.
+// isOfRestart reports whether a restart of the agent can cause the error: the socket does not exist, no process listens
+// on it, or the listener ended without an answer.
 func isOfRestart(err error) bool {
 	for _, cause := range []error{
 		fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF,
@@ -129,7 +129,7 @@ func ask(ctx context.Context, socket string, call request) (*reply, error) {
 	return answer, err
 }
 
-// closeWith tells the agent that nobody waits any more, who then undoes what it was at.
+// closeWith closes the connection when the caller stops waiting, which makes the agent undo the call.
 func closeWith(ctx context.Context, conn net.Conn, answered chan struct{}) {
 	select {
 	case <-ctx.Done():
@@ -138,7 +138,7 @@ func closeWith(ctx context.Context, conn net.Conn, answered chan struct{}) {
 	}
 }
 
-// converse asks, shuts its half of the connection down, and hears the answer.
+// converse sends the request, shuts down its half of the connection, and reads the answer.
 func converse(ctx context.Context, conn *net.UnixConn, call request) (*reply, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		call.DeadlineMS = time.Until(deadline).Milliseconds()
@@ -152,12 +152,12 @@ func converse(ctx context.Context, conn *net.UnixConn, call request) (*reply, er
 	answer := &reply{}
 	err := json.NewDecoder(io.LimitReader(patientReader{conn}, documentLimit)).Decode(answer)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, errors.New("it says nothing, as one that is suspended")
+		return nil, errors.New("it sends no heartbeats; it may be suspended")
 	}
 	return answer, err
 }
 
-// patientReader waits for as long as something is said now and then.
+// patientReader reads as long as heartbeats arrive.
 type patientReader struct{ conn net.Conn }
 
 func (r patientReader) Read(buffer []byte) (int, error) {

@@ -18,14 +18,14 @@ import (
 
 const limit = 20 * time.Second
 
-// fakeAgent answers each call by what a test makes of it, and remembers what it was asked.
+// fakeAgent answers each call with a test's function, and records the calls.
 type fakeAgent struct {
 	socket string
 	mutex  sync.Mutex
 	asked  []request
 }
 
-// startAgent has calls from here on go to an agent that answers so. No answer: it hangs up.
+// startAgent makes calls from here on go to an agent with these answers. Without an answer it closes the connection.
 func startAgent(t *testing.T, answer func(request) string) *fakeAgent {
 	agent := absentAgent(t)
 	t.Setenv(SocketVariable, agent.socket)
@@ -37,7 +37,7 @@ func absentAgent(t *testing.T) *fakeAgent {
 	return &fakeAgent{socket: filepath.Join(t.TempDir(), "agent.sock")}
 }
 
-// network is one that this agent is asked for, for tests that take long and so run at once.
+// network is a network of this agent, for slow tests that run in parallel.
 func (a *fakeAgent) network() Opt {
 	return WithConf([]byte(`{"name":"n","type":"host-shim","agentSocket":"` + a.socket + `"}`))
 }
@@ -114,7 +114,7 @@ func TestACallIsThatOfARuntime(t *testing.T) {
 		call.IfName != "eth0" || call.Args != "IgnoreUnknown=1;K8S_POD_NAME=web;K8S_POD_UID=u" {
 		t.Errorf("%+v", call)
 	}
-	if call.DeadlineMS <= 0 || call.DeadlineMS > delPatience.Milliseconds() {
+	if call.DeadlineMS <= 0 || call.DeadlineMS > delTimeout.Milliseconds() {
 		t.Errorf("its deadline is %d ms", call.DeadlineMS)
 	}
 	told, _ := json.Marshal(call.Configuration)
@@ -175,7 +175,7 @@ func TestStatusDoesNotWaitForAnAgentThatIsNotThere(t *testing.T) {
 	agent := absentAgent(t)
 	began := time.Now()
 	err := newCNI(t, agent.network()).Status()
-	if err == nil || !strings.Contains(err.Error(), agent.socket) || time.Since(began) > statusPatience+time.Second {
+	if err == nil || !strings.Contains(err.Error(), agent.socket) || time.Since(began) > statusTimeout+time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -188,7 +188,7 @@ func TestStatusDoesNotWaitForAnAgentThatIsSuspended(t *testing.T) {
 	agent.listen(t, func(request) string { <-suspended; return "" })
 	began := time.Now()
 	err := newCNI(t, agent.network()).Status()
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > statusPatience+time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > statusTimeout+time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }

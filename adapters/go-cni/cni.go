@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// CNI gives networks to the namespaces of pods.
+// CNI attaches pods' network namespaces to networks.
 type CNI interface {
-	// Setup attaches a namespace to all networks, at once. If one of them fails, all are taken back.
+	// Setup attaches a namespace to all networks at once. If one of them fails, it detaches all.
 	Setup(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error)
 	// SetupSerially does the same, one network after the other.
 	SetupSerially(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error)
-	// Remove takes back what Setup gave. It succeeds if there is nothing left, and needs no path. A network that can't
-	// be taken back keeps none of the others, and the error is that of each.
+	// Remove detaches what Setup attached. It succeeds if nothing is left, and does not need the namespace's path. A
+	// failure of one network does not stop the others; the error has all failures.
 	Remove(ctx context.Context, id string, path string, opts ...NamespaceOpts) error
-	// Check compares what Setup gave with the kernel and the DPU.
+	// Check compares what Setup attached with the kernel and the DPU.
 	Check(ctx context.Context, id string, path string, opts ...NamespaceOpts) error
 	// Load replaces the networks by those of the options.
 	Load(opts ...Opt) error
-	// Status tells why no pod can have a network, if so. It takes a few seconds at most.
+	// Status returns an error if no pod can be attached. It takes a few seconds at most.
 	Status() error
-	// GetConfig tells the networks and the settings.
+	// GetConfig returns the networks and the settings.
 	GetConfig() *ConfigResult
 }
 
@@ -33,12 +33,12 @@ type libcni struct {
 	prefix           string
 	networkCount     int
 	networks         []*network
-	// Whether the networks are those of a Load, of which there may be none.
+	// Whether the networks come from a Load, which may have none.
 	loaded bool
 }
 
-// New makes one. It asks nobody: the agent may be started later. Unless options name networks, there is one, the
-// DPU's default.
+// New returns a CNI without calling the agent, which may start later. Unless options name networks, it has one: the
+// DPU's default network.
 func New(opts ...Opt) (CNI, error) {
 	c := &libcni{
 		pluginDirs:       []string{DefaultCNIDir},
@@ -72,7 +72,7 @@ func (c *libcni) Status() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), statusPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
 	for _, network := range networks {
 		if err := network.status(ctx); err != nil {
@@ -126,7 +126,7 @@ func (c *libcni) GetConfig() *ConfigResult {
 	return result
 }
 
-// current has the networks, once there are as many as have to be, and the name of a pod's first interface.
+// current returns the networks, if the required number is loaded, and the name of a pod's first interface.
 func (c *libcni) current() ([]*network, string, error) {
 	c.RLock()
 	defer c.RUnlock()
@@ -137,7 +137,7 @@ func (c *libcni) current() ([]*network, string, error) {
 	return networks, ifNameOf(c.prefix, 0), nil
 }
 
-// meant has whom a call is about: the networks, the namespace, and the name of its first interface.
+// meant returns the subject of a call: the networks, the namespace, and the name of its first interface.
 func (c *libcni) meant(id, path string, opts []NamespaceOpts) ([]*network, *Namespace, string, error) {
 	networks, first, err := c.current()
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *libcni) all() []*network {
 	return []*network{defaultNetwork(ifNameOf(c.prefix, 0))}
 }
 
-// setup attaches all networks in that order of time, or none.
+// setup attaches all networks in order, or none.
 func (c *libcni) setup(
 	ctx context.Context, id, path string, opts []NamespaceOpts, order func(count int, attach func(number int) error),
 ) (*Result, error) {
@@ -189,15 +189,15 @@ func attachAll(
 	return outcomes, nil
 }
 
-// takeBack undoes a setup, whatever became of the caller's own time. A network may be attached whose answer was lost
-// or can't be read, so that all are taken back. What can't be undone is left to the caller's Remove.
+// takeBack undoes a setup, even if the caller's time is over. It detaches all networks, because one may be attached
+// whose answer was lost or unreadable. What it cannot undo is left to the caller's Remove.
 func takeBack(networks []*network, ns *Namespace) {
-	ctx, cancel := context.WithTimeout(context.Background(), delPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), delTimeout)
 	defer cancel()
 	_ = detachAll(ctx, networks, ns)
 }
 
-// detachAll takes back the last network first. One that fails keeps none of the others.
+// detachAll detaches the last network first. A failure does not stop the others.
 func detachAll(ctx context.Context, networks []*network, ns *Namespace) error {
 	var failures joined
 	for number := len(networks) - 1; number >= 0; number-- {

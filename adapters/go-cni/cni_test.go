@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// fake satisfies the interface without an agent, as tests of runtimes want it.
+// fake implements the interface without an agent, for tests of runtimes.
 type fake struct{ status error }
 
 func (f *fake) Setup(context.Context, string, string, ...NamespaceOpts) (*Result, error) {
@@ -92,7 +92,7 @@ func threeNetworks(t *testing.T) CNI {
 	return newCNI(t, WithConfIndex(conf("a"), 0), WithConfIndex(conf("b"), 1), WithConfIndex(conf("c"), 2))
 }
 
-// answerSecond is of an agent that answers the ADD of eth1 so, and has done what else it is asked for.
+// answerSecond is an agent that gives this answer to the ADD of eth1 and succeeds otherwise.
 func answerSecond(answer string) func(request) string {
 	return func(call request) string {
 		switch {
@@ -107,7 +107,7 @@ func answerSecond(answer string) func(request) string {
 
 const refused = `{"error":{"code":103,"msg":"no address is left"}}`
 
-// The interfaces that a DEL was for, in the order of time.
+// The interfaces of the DELs, in order.
 func detached(calls []request) string {
 	var names []string
 	for _, call := range calls {
@@ -118,7 +118,7 @@ func detached(calls []request) string {
 	return strings.Join(names, " ")
 }
 
-// A network that is refused, one whose answer can't be read, and one whose answer can't be one with the others'.
+// A refused network, one with an unreadable answer, and one whose answer cannot be combined with the others'.
 func TestASetupThatFailsTakesBackAllNetworks(t *testing.T) {
 	for answer, why := range map[string]string{
 		refused:         "no address is left",
@@ -178,7 +178,7 @@ func TestARemoveGoesOnAndTellsAllThatFails(t *testing.T) {
 	}
 }
 
-// What is loaded while a namespace is attached is for the next one.
+// A Load while a namespace is attached affects only the next one.
 func TestASetupIsOfOneLoad(t *testing.T) {
 	var network CNI
 	startAgent(t, func(request) string {
@@ -285,7 +285,7 @@ func TestFilesOfOursAreTakenByNameAndThoseOfOthersPassedOver(t *testing.T) {
 func TestWhatCantBeExecutedIsRefusedByName(t *testing.T) {
 	for text, why := range map[string]string{
 		`{"name":"n","plugins":[{"type":"bridge"}]}`:                         "there is no host-shim among them",
-		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"tuning"}]}`:    "it has the plugin tuning besides host-shim",
+		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"tuning"}]}`:    "it has the plugin tuning, which is not executed",
 		`{"name":"n","plugins":[{"type":"portmap"},{"type":"host-shim"}]}`:   "it has the plugin portmap before host-shim",
 		behind(`{"type":"portmap","conditionsV4":["-s","10.0.0.0/8"]}`):      "its plugin portmap has conditionsV4",
 		behind(`{"type":"bandwidth","unshapedSubnets":["10.0.0.0/8"]}`):      "its plugin bandwidth has unshapedSubnets",
@@ -308,7 +308,7 @@ func TestWhatCantBeExecutedIsRefusedByName(t *testing.T) {
 	}
 }
 
-// behind is a list with these plugins behind ours.
+// behind is a list with these plugins after host-shim.
 func behind(plugins string) string {
 	return `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"host-shim"},` + plugins + `]}`
 }

@@ -4,7 +4,7 @@ package cni
 
 import original "github.com/containerd/go-cni"
 
-// What the go-cni of containerd 2 has, and earlier ones have not.
+// The names that only the go-cni of containerd 2 has.
 func init() {
 	beside = append(beside, pair{WithCapabilityCgroupPath, original.WithCapabilityCgroupPath})
 }

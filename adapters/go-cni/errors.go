@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What errors are told apart by. What the agent refuses is a *types.Error of CNI's library, with its code.
+// The kinds of errors. A refusal by the agent is a *types.Error of CNI's library, with its code.
 var (
 	ErrCNINotInitialized = errors.New("cni plugin not initialized")
 	ErrInvalidConfig     = errors.New("invalid cni config")
@@ -16,27 +16,27 @@ var (
 	ErrLoad              = errors.New("failed to load cni config")
 )
 
-// IsCNINotInitialized says whether fewer networks are loaded than have to be.
+// IsCNINotInitialized reports whether fewer networks are loaded than required.
 func IsCNINotInitialized(err error) bool {
 	return errors.Is(err, ErrCNINotInitialized)
 }
 
-// IsInvalidConfig says whether a configuration is malformed, or of another plugin.
+// IsInvalidConfig reports whether a configuration is malformed, or belongs to another plugin.
 func IsInvalidConfig(err error) bool {
 	return errors.Is(err, ErrInvalidConfig)
 }
 
-// IsNotFound says whether something is missing.
+// IsNotFound reports whether something is missing.
 func IsNotFound(err error) bool {
 	return errors.Is(err, ErrNotFound)
 }
 
-// IsReadFailure says whether a file could not be read.
+// IsReadFailure reports whether a file could not be read.
 func IsReadFailure(err error) bool {
 	return errors.Is(err, ErrRead)
 }
 
-// IsInvalidResult says whether the agent's result is malformed.
+// IsInvalidResult reports whether the agent's result is malformed.
 func IsInvalidResult(err error) bool {
 	return errors.Is(err, ErrInvalidResult)
 }
@@ -45,7 +45,7 @@ func invalid(format string, arguments ...interface{}) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, arguments...), ErrInvalidConfig)
 }
 
-// joined are several errors as one, which is each of them. The module's Go has no errors.Join.
+// joined combines several errors. The module's Go version has no errors.Join.
 type joined []error
 
 func (j joined) orNil() error {
@@ -66,7 +66,7 @@ func (j joined) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Is has errors.Is look into each.
+// Is makes errors.Is examine each error.
 func (j joined) Is(target error) bool {
 	for _, err := range j {
 		if errors.Is(err, target) {
@@ -76,7 +76,7 @@ func (j joined) Is(target error) bool {
 	return false
 }
 
-// As has errors.As look into each.
+// As makes errors.As examine each error.
 func (j joined) As(target interface{}) bool {
 	for _, err := range j {
 		if errors.As(err, target) {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// NamespaceOpts is something that is said of one namespace.
+// NamespaceOpts is an option for one namespace.
 type NamespaceOpts func(s *Namespace) error
 
-// Namespace is a pod's, and what is wanted for it.
+// Namespace is a pod's network namespace with its options.
 type Namespace struct {
 	id             string
 	path           string
@@ -29,7 +29,7 @@ func newNamespace(id, path string, opts ...NamespaceOpts) (*Namespace, error) {
 	return ns, nil
 }
 
-// arguments are CNI_ARGS.
+// arguments returns CNI_ARGS.
 func (ns *Namespace) arguments() string {
 	var pairs []string
 	for key, value := range ns.args {
@@ -39,12 +39,12 @@ func (ns *Namespace) arguments() string {
 	return strings.Join(pairs, ";")
 }
 
-// WithCapabilityPortMap has ports of the DPU lead to the pod.
+// WithCapabilityPortMap maps ports of the DPU to the pod.
 func WithCapabilityPortMap(portMapping []PortMapping) NamespaceOpts {
 	return WithCapability("portMappings", portMapping)
 }
 
-// WithCapabilityIPRanges asks for addresses of ranges, which the agent refuses: the DPU gives addresses.
+// WithCapabilityIPRanges requests addresses of ranges. The agent refuses it, because the DPU allocates addresses.
 func WithCapabilityIPRanges(ipRanges []IPRanges) NamespaceOpts {
 	return WithCapability("ipRanges", ipRanges)
 }
@@ -54,17 +54,17 @@ func WithCapabilityBandWidth(bandWidth BandWidth) NamespaceOpts {
 	return WithCapability("bandwidth", bandWidth)
 }
 
-// WithCapabilityDNS has the result tell these resolvers instead of the network's.
+// WithCapabilityDNS sets the result's resolvers instead of the network's.
 func WithCapabilityDNS(dns DNS) NamespaceOpts {
 	return WithCapability("dns", dns)
 }
 
-// WithCapabilityCgroupPath tells the control group of the pod.
+// WithCapabilityCgroupPath passes the pod's control group.
 func WithCapabilityCgroupPath(cgroupPath string) NamespaceOpts {
 	return WithCapability("cgroupPath", cgroupPath)
 }
 
-// WithCapability passes what the CNI conventions call a capability. The agent refuses by name what it can't honour.
+// WithCapability passes a capability of the CNI conventions. The agent refuses unsupported ones by name.
 func WithCapability(name string, capability interface{}) NamespaceOpts {
 	return func(ns *Namespace) error {
 		ns.capabilityArgs[name] = capability
@@ -93,7 +93,7 @@ func WithArgs(k, v string) NamespaceOpts {
 
 func (ns *Namespace) addArgument(key, value string) error {
 	if strings.ContainsAny(key, "=;") || strings.Contains(value, ";") {
-		return fmt.Errorf("the argument %q=%q can't be passed: its parts are set apart by = and ;", key, value)
+		return fmt.Errorf("the argument %q=%q cannot be passed: = and ; are separators", key, value)
 	}
 	ns.args[key] = value
 	return nil

@@ -10,34 +10,34 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// The plugin whose configurations are meant for the agent.
+// The plugin type of configurations for the agent.
 const plugin = "host-shim"
 
-// The version that the agent is spoken to in.
+// The CNI version of calls to the agent.
 const spokenVersion = "1.1.0"
 
-// builtInPlugins may be behind ours in a list: what they are for, the agent does itself.
+// builtInPlugins may follow this plugin in a list, because the agent does their work itself.
 var builtInPlugins = map[string]struct {
-	// With what a runtime asks for it.
+	// The keys that a runtime passes to the plugin.
 	capability string
-	// Keys of theirs that the agent has nothing for.
+	// The plugin's other keys, which the agent does not support.
 	refused []string
 }{
 	"portmap":   {"portMappings", []string{"conditionsV4", "conditionsV6"}},
 	"bandwidth": {"bandwidth", []string{"shapedSubnets", "unshapedSubnets"}},
 }
 
-// A configuration that is none of ours.
+// The error for a configuration of other plugins.
 var errOfOthers = invalid("its plugins are not executed: there is no %s among them", plugin)
 
-// network is one that a namespace is attached to by an interface.
+// network attaches a namespace by one interface.
 type network struct {
 	ifName string
 	config *NetworkConfList
-	// What the agent is told of it. Nil: it is the loopback, of which it need not be told.
+	// The agent's configuration. Nil: the loopback, which needs none.
 	document map[string]json.RawMessage
 	socket   string
-	// The capabilities that the configuration has. Nil: there is no configuration that could lack one.
+	// The capabilities of the configuration. Nil: there is no configuration, and all are passed.
 	capabilities map[string]bool
 	// Limits of a plugin bandwidth in the list, unless the runtime passes others. Nil: none.
 	limits *BandWidth
@@ -50,7 +50,7 @@ func defaultNetwork(ifName string) *network {
 "plugins": [{"type": "` + plugin + `", "network": ""}]
 }`))
 	if err != nil {
-		panic(err) // That is one.
+		panic(err) // It is valid.
 	}
 	network.ifName, network.capabilities = ifName, nil
 	return network
@@ -66,7 +66,7 @@ func loopback() *network {
 	return &network{ifName: "lo", config: config}
 }
 
-// listOfOne reads the configuration of a plugin, which is the list that has it alone.
+// listOfOne converts the configuration of a plugin to a list with only this plugin.
 func listOfOne(bytes []byte) (*network, error) {
 	var conf types.NetConf
 	if err := json.Unmarshal(bytes, &conf); err != nil {
@@ -86,7 +86,7 @@ func listOfOne(bytes []byte) (*network, error) {
 	return list(whole)
 }
 
-// list reads a list of plugins.
+// list parses a list of plugins.
 func list(bytes []byte) (*network, error) {
 	var read struct {
 		Name       string
@@ -113,7 +113,7 @@ func list(bytes []byte) (*network, error) {
 	return networkOf(config)
 }
 
-// checkPlugins says whether the list has ours first, and behind it only what the agent does itself.
+// checkPlugins checks that this plugin is first in the list, and that only built-in plugins follow.
 func checkPlugins(config *NetworkConfList) error {
 	ours := 0
 	for _, conf := range config.Plugins {
@@ -125,15 +125,15 @@ func checkPlugins(config *NetworkConfList) error {
 		return errOfOthers
 	}
 	if ours > 1 {
-		return invalid("it has %s twice: each wants a list of its own", plugin)
+		return invalid("it has %s twice: use a list for each", plugin)
 	}
 	for number, conf := range config.Plugins {
 		name := conf.Network.Type
 		if _, ok := builtInPlugins[name]; !ok && name != plugin {
-			return invalid("it has the plugin %s besides %s, and that is not executed: leave it out", name, plugin)
+			return invalid("it has the plugin %s, which is not executed: remove it", name)
 		}
 		if number == 0 && name != plugin {
-			return invalid("it has the plugin %s before %s: put it behind", name, plugin)
+			return invalid("it has the plugin %s before %s: move it behind", name, plugin)
 		}
 	}
 	return nil
@@ -164,7 +164,7 @@ func networkOf(config *NetworkConfList) (*network, error) {
 	return network, nil
 }
 
-// useBuiltIn has the agent do what a plugin behind ours is for.
+// useBuiltIn makes the agent do the work of a built-in plugin.
 func (n *network) useBuiltIn(conf *NetworkConf) error {
 	name := conf.Network.Type
 	its := builtInPlugins[name]
@@ -175,7 +175,7 @@ func (n *network) useBuiltIn(conf *NetworkConf) error {
 	for key := range keys {
 		for _, refused := range its.refused {
 			if strings.EqualFold(key, refused) {
-				return invalid("its plugin %s has %s, which the agent has nothing for: leave it out", name, key)
+				return invalid("its plugin %s has %s, which the agent does not support: remove it", name, key)
 			}
 		}
 	}
@@ -196,12 +196,12 @@ func (n *network) useBuiltIn(conf *NetworkConf) error {
 }
 
 func quoted(text string) json.RawMessage {
-	bytes, _ := json.Marshal(text) // A string always can be.
+	bytes, _ := json.Marshal(text) // A string can always be encoded.
 	return bytes
 }
 
 func (n *network) attach(ctx context.Context, ns *Namespace) (*outcome, error) {
-	answer, err := n.ask(ctx, addPatience, "ADD", ns)
+	answer, err := n.ask(ctx, addTimeout, "ADD", ns)
 	if err != nil || n.document == nil {
 		return nil, err
 	}
@@ -209,23 +209,23 @@ func (n *network) attach(ctx context.Context, ns *Namespace) (*outcome, error) {
 }
 
 func (n *network) detach(ctx context.Context, ns *Namespace) error {
-	_, err := n.ask(ctx, delPatience, "DEL", ns)
+	_, err := n.ask(ctx, delTimeout, "DEL", ns)
 	return err
 }
 
 func (n *network) check(ctx context.Context, ns *Namespace) error {
-	_, err := n.ask(ctx, checkPatience, "CHECK", ns)
+	_, err := n.ask(ctx, checkTimeout, "CHECK", ns)
 	return err
 }
 
 func (n *network) status(ctx context.Context) error {
-	_, err := n.ask(ctx, statusPatience, "STATUS", nil)
+	_, err := n.ask(ctx, statusTimeout, "STATUS", nil)
 	return err
 }
 
-// ask has the agent do it. The loopback is its own matter.
+// ask sends the call to the agent. The loopback needs no call.
 func (n *network) ask(
-	ctx context.Context, patience time.Duration, command string, ns *Namespace,
+	ctx context.Context, timeout time.Duration, command string, ns *Namespace,
 ) (json.RawMessage, error) {
 	if n.document == nil {
 		return nil, nil
@@ -239,10 +239,10 @@ func (n *network) ask(
 		}
 		call.Configuration = document
 	}
-	return callAgent(ctx, n.socket, patience, call)
+	return callAgent(ctx, n.socket, timeout, call)
 }
 
-// documentFor has in it what the runtime passes for a namespace.
+// documentFor adds what the runtime passes for a namespace.
 func (n *network) documentFor(ns *Namespace) (map[string]json.RawMessage, error) {
 	passed := map[string]interface{}{}
 	for name, value := range ns.capabilityArgs {

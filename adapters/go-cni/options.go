@@ -8,10 +8,10 @@ import (
 	"sort"
 )
 
-// Opt is a setting, or a network.
+// Opt is a setting, or adds a network.
 type Opt func(c *libcni) error
 
-// WithInterfacePrefix has interfaces be called so, with a number behind.
+// WithInterfacePrefix sets the prefix of interface names; a number follows.
 func WithInterfacePrefix(prefix string) Opt {
 	return func(c *libcni) error {
 		c.prefix = prefix
@@ -19,7 +19,7 @@ func WithInterfacePrefix(prefix string) Opt {
 	}
 }
 
-// WithPluginDir is for GetConfig alone: no plugin is executed.
+// WithPluginDir only affects GetConfig: no plugin is executed.
 func WithPluginDir(dirs []string) Opt {
 	return func(c *libcni) error {
 		c.pluginDirs = dirs
@@ -27,7 +27,7 @@ func WithPluginDir(dirs []string) Opt {
 	}
 }
 
-// WithPluginConfDir names the folder of configurations, which may be empty, or missing.
+// WithPluginConfDir sets the folder of configurations, which may be empty or missing.
 func WithPluginConfDir(dir string) Opt {
 	return func(c *libcni) error {
 		c.pluginConfDir = dir
@@ -35,7 +35,7 @@ func WithPluginConfDir(dir string) Opt {
 	}
 }
 
-// WithPluginMaxConfNum says how many configurations of the folder are taken. 0: all.
+// WithPluginMaxConfNum sets how many configurations of the folder are used. 0: all.
 func WithPluginMaxConfNum(max int) Opt {
 	return func(c *libcni) error {
 		c.pluginMaxConfNum = max
@@ -43,7 +43,7 @@ func WithPluginMaxConfNum(max int) Opt {
 	}
 }
 
-// WithMinNetworkCount says how many networks have to be loaded. The loopback counts.
+// WithMinNetworkCount sets how many networks must be loaded. The loopback counts.
 func WithMinNetworkCount(count int) Opt {
 	return func(c *libcni) error {
 		c.networkCount = count
@@ -51,7 +51,7 @@ func WithMinNetworkCount(count int) Opt {
 	}
 }
 
-// WithLoNetwork asks for the loopback, which the agent brings up together with the first network.
+// WithLoNetwork requests the loopback, which the agent brings up with the first network.
 func WithLoNetwork(c *libcni) error {
 	c.networks = append(c.networks, loopback())
 	return nil
@@ -62,42 +62,42 @@ func WithConf(bytes []byte) Opt {
 	return WithConfIndex(bytes, 0)
 }
 
-// WithConfIndex does so for the interface of that number.
+// WithConfIndex adds a configuration for the interface with that number.
 func WithConfIndex(bytes []byte, index int) Opt {
 	return func(c *libcni) error {
 		return c.add(bytes, listOfOne, index)
 	}
 }
 
-// WithConfFile adds a configuration of host-shim that is in a file.
+// WithConfFile adds a configuration of host-shim from a file.
 func WithConfFile(fileName string) Opt {
 	return func(c *libcni) error {
 		return c.addFile(fileName, listOfOne, 0)
 	}
 }
 
-// WithConfListBytes adds a list whose one plugin is host-shim.
+// WithConfListBytes adds a list with host-shim as its plugin.
 func WithConfListBytes(bytes []byte) Opt {
 	return func(c *libcni) error {
 		return c.add(bytes, list, len(c.networks))
 	}
 }
 
-// WithConfListFile adds a list whose one plugin is host-shim, and that is in a file.
+// WithConfListFile adds a list from a file, with host-shim as its plugin.
 func WithConfListFile(fileName string) Opt {
 	return func(c *libcni) error {
 		return c.addFile(fileName, list, len(c.networks))
 	}
 }
 
-// WithDefaultConf adds the configurations of host-shim in the folder, the first by name, as many as
-// WithPluginMaxConfNum says. If there is none, it adds the DPU's default network. What the folder has for other
-// plugins is for other programs.
+// WithDefaultConf adds the configurations of host-shim in the folder, sorted by name, up to the number of
+// WithPluginMaxConfNum. If there is none, it adds the DPU's default network. Configurations of other plugins are
+// ignored.
 func WithDefaultConf(c *libcni) error {
 	return c.addFolder(c.pluginMaxConfNum)
 }
 
-// WithAllConf does so with all of them.
+// WithAllConf adds all configurations of host-shim in the folder.
 func WithAllConf(c *libcni) error {
 	return c.addFolder(0)
 }
@@ -150,7 +150,7 @@ func (c *libcni) addFolder(max int) error {
 	return nil
 }
 
-// filesOf has the configurations of a folder, by name.
+// filesOf returns the configurations of a folder, sorted by name.
 func filesOf(folder string) ([]string, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

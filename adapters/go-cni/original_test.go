@@ -15,10 +15,10 @@ import (
 	original "github.com/containerd/go-cni"
 )
 
-// pair is a name of ours and go-cni's of that name.
+// pair is a name of this package and the same name of go-cni.
 type pair struct{ ours, theirs interface{} }
 
-// What stands in for go-cni's own has its names and types, so that a program is built with either.
+// The package has go-cni's names and types, so that a program compiles with either.
 var beside = []pair{
 	{(*CNI)(nil), (*original.CNI)(nil)},
 	{New, original.New},
@@ -93,7 +93,7 @@ func compareFields(t *testing.T, ours, theirs reflect.Type) {
 	}
 }
 
-// No caller can have a Network, for none is ever handed out; and RWMutex is the lock of go-cni's own.
+// No caller can have a Network, because none is ever returned. RWMutex is go-cni's internal lock.
 var unreachable = map[string]bool{"Network": true, "RWMutex": true}
 
 func TestEveryNameOfTheOriginalIsThere(t *testing.T) {
@@ -113,7 +113,7 @@ func TestEveryNameOfTheOriginalIsThere(t *testing.T) {
 	}
 }
 
-// exported has the names that the package in a folder exports, without those of methods.
+// exported returns the exported names of the package in a folder, without methods.
 func exported(t *testing.T, folder string) map[string]bool {
 	noTests := func(file fs.FileInfo) bool { return !strings.HasSuffix(file.Name(), "_test.go") }
 	packages, err := parser.ParseDir(token.NewFileSet(), folder, noTests, 0)

@@ -8,7 +8,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Result is what a namespace got. As JSON it keeps all that it has.
+// Result is the result for a namespace. Its JSON form is complete.
 type Result struct {
 	Interfaces map[string]*Config
 	DNS        []types.DNS
@@ -16,12 +16,12 @@ type Result struct {
 	raw        []*types100.Result
 }
 
-// Raw has the results as CNI has them, one for each network.
+// Raw returns the CNI results, one for each network.
 func (r *Result) Raw() []*types100.Result {
 	return r.raw
 }
 
-// Config is what an interface has.
+// Config is the configuration of an interface.
 type Config struct {
 	IPConfigs  []*IPConfig
 	Mac        string
@@ -30,7 +30,7 @@ type Config struct {
 	SocketPath string
 }
 
-// The keys are those of go-cni's result, so that what a runtime has stored by the one it reads by the other.
+// The keys are go-cni's, so that a runtime can read with one package what it stored with the other.
 type storedResult struct {
 	Interfaces map[string]*Config
 	DNS        []types.DNS
@@ -38,12 +38,12 @@ type storedResult struct {
 	Raw        []*types100.Result `json:",omitempty"`
 }
 
-// MarshalJSON writes all of it.
+// MarshalJSON writes the whole result.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(storedResult{Interfaces: r.Interfaces, DNS: r.DNS, Routes: r.Routes, Raw: r.raw})
 }
 
-// UnmarshalJSON reads it again.
+// UnmarshalJSON reads what MarshalJSON wrote.
 func (r *Result) UnmarshalJSON(bytes []byte) error {
 	var stored storedResult
 	if err := json.Unmarshal(bytes, &stored); err != nil {
@@ -56,11 +56,11 @@ func (r *Result) UnmarshalJSON(bytes []byte) error {
 // outcome is a network's result.
 type outcome struct {
 	*types100.Result
-	// What CNI's library knows of an interface only in its later versions.
+	// Interface fields that only later versions of CNI's library have.
 	details []struct{ PciID, SocketPath string }
 }
 
-// readOutcome reads a result of the version that is spoken, as that which the library at hand knows.
+// readOutcome converts a result from the agent's CNI version to that of the library.
 func readOutcome(bytes []byte) (*outcome, error) {
 	var later struct {
 		Interfaces []struct{ PciID, SocketPath string }
@@ -78,7 +78,7 @@ func readOutcome(bytes []byte) (*outcome, error) {
 	return &outcome{Result: result, details: later.Interfaces}, nil
 }
 
-// hasGaps says whether an entry of its lists is null, which JSON may have.
+// hasGaps reports whether an entry of its lists is null, which JSON allows.
 func hasGaps(result *types100.Result) bool {
 	for _, one := range result.Interfaces {
 		if one == nil {
@@ -98,7 +98,7 @@ func hasGaps(result *types100.Result) bool {
 	return false
 }
 
-// resultOf is made of the networks' results, of which the loopback has none.
+// resultOf combines the networks' results. The loopback has none.
 func resultOf(results []*outcome, first string) (*Result, error) {
 	whole := &Result{Interfaces: map[string]*Config{first: {}}}
 	for _, result := range results {

@@ -6,7 +6,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// What go-cni's users find under these names. Only the prefix and the number of configurations mean something here.
+// Names that go-cni's users expect. Only the prefix and the number of configurations have an effect here.
 const (
 	CNIPluginName        = "cni"
 	DefaultNetDir        = "/etc/cni/net.d"
@@ -22,7 +22,7 @@ type IPConfig struct {
 	Gateway net.IP
 }
 
-// PortMapping has a port of the DPU lead to one of the pod's.
+// PortMapping maps a port of the DPU to one of the pod.
 type PortMapping struct {
 	HostPort      int32
 	ContainerPort int32
@@ -30,7 +30,7 @@ type PortMapping struct {
 	HostIP        string
 }
 
-// IPRanges are what addresses are wanted of.
+// IPRanges are ranges of requested addresses.
 type IPRanges struct {
 	Subnet     string
 	RangeStart string
@@ -38,7 +38,7 @@ type IPRanges struct {
 	Gateway    string
 }
 
-// BandWidth has limits in bits per second and bits. 0: none.
+// BandWidth has limits in bits per second and bits. 0: no limit.
 type BandWidth struct {
 	IngressRate  uint64
 	IngressBurst uint64
@@ -46,14 +46,14 @@ type BandWidth struct {
 	EgressBurst  uint64
 }
 
-// DNS has settings of a resolver.
+// DNS has resolver settings.
 type DNS struct {
 	Servers  []string
 	Searches []string
 	Options  []string
 }
 
-// ConfigResult is what GetConfig tells.
+// ConfigResult is the result of GetConfig.
 type ConfigResult struct {
 	PluginDirs       []string
 	PluginConfDir    string
@@ -62,7 +62,7 @@ type ConfigResult struct {
 	Networks         []*ConfNetwork
 }
 
-// ConfNetwork is a network, and the interface that leads to it.
+// ConfNetwork is a network with the interface for it.
 type ConfNetwork struct {
 	Config *NetworkConfList
 	IFName string
@@ -76,7 +76,7 @@ type NetworkConfList struct {
 	Source     string
 }
 
-// NetworkConf is that of a plugin.
+// NetworkConf is the configuration of a plugin.
 type NetworkConf struct {
 	Network *types.NetConf
 	Source  string

@@ -1,9 +1,9 @@
-// The example does for one pod what a runtime does, and forgets about it: each call is a process of its own.
+// The example does for one pod what a runtime does. It stores nothing: each call is a process of its own.
 //
-//	example setup|setup-serially|remove|check CONTAINER-ID NETNS <wishes.json
+//	example setup|setup-serially|remove|check CONTAINER-ID NETNS <request.json
 //	example status|config
 //
-// What is wanted for the pod is a JSON object on standard input; what comes of it is printed as JSON.
+// The pod's options are a JSON object on standard input; the result is printed as JSON.
 package main
 
 import (
@@ -16,12 +16,12 @@ import (
 	cni "github.com/dpu-offload/dpu-offload/adapters/go-cni"
 )
 
-// patience is how long a pod's start may take.
-const patience = 60 * time.Second
+// timeout is the time limit of a pod's start.
+const timeout = 60 * time.Second
 
-// wishes are what is said of a pod. A key that is missing is an option that is not passed.
-type wishes struct {
-	// Configurations of networks, in the place of the DPU's default one.
+// podRequest has a pod's options. A missing key is an option that is not passed.
+type podRequest struct {
+	// Configurations of networks, instead of the DPU's default one.
 	Networks     []json.RawMessage
 	Labels       map[string]string
 	Annotations  map[string]string
@@ -47,9 +47,9 @@ func main() {
 func run(arguments []string) (interface{}, error) {
 	arguments = append(arguments, "", "", "")
 	command, id, path := arguments[0], arguments[1], arguments[2]
-	var asked wishes
+	var asked podRequest
 	if err := json.NewDecoder(os.Stdin).Decode(&asked); err != nil {
-		return nil, fmt.Errorf("the wishes can't be read: %w", err)
+		return nil, fmt.Errorf("cannot read the request: %w", err)
 	}
 	network, err := cni.New()
 	if err != nil {
@@ -58,7 +58,7 @@ func run(arguments []string) (interface{}, error) {
 	if err := network.Load(asked.networks()...); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	switch command {
 	case "setup":
@@ -77,8 +77,8 @@ func run(arguments []string) (interface{}, error) {
 	return nil, fmt.Errorf("unknown command %q", command)
 }
 
-// networks are loaded as containerd does it.
-func (w *wishes) networks() []cni.Opt {
+// networks are loaded like in containerd.
+func (w *podRequest) networks() []cni.Opt {
 	opts := []cni.Opt{cni.WithLoNetwork}
 	if len(w.Networks) == 0 {
 		opts = append(opts, cni.WithDefaultConf)
@@ -89,7 +89,7 @@ func (w *wishes) networks() []cni.Opt {
 	return opts
 }
 
-func (w *wishes) options() []cni.NamespaceOpts {
+func (w *podRequest) options() []cni.NamespaceOpts {
 	opts := []cni.NamespaceOpts{cni.WithLabels(w.Labels)}
 	if w.Annotations != nil {
 		opts = append(opts, cni.WithCapability("io.kubernetes.cri.pod-annotations", w.Annotations))
