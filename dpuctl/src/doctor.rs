@@ -101,7 +101,7 @@ fn host_table(hosts: &[DiagnosedHost]) -> String {
         let state = if host.connected { "Connected" } else { "Disconnected" };
         let not_examined = match host.vfs_left_out {
             0 => or_dash(&host.problem).to_owned(),
-            vfs => format!("{vfs} of its VFs, too many to be told"),
+            vfs => format!("{vfs} of its VFs (too many to report)"),
         };
         vec![host.name.clone(), state.into(), or_dash(&host.agent_version).into(), not_examined]
     };
@@ -166,7 +166,7 @@ fn difference_lines(diagnosis: &Diagnosis, is_good: bool) -> String {
     match diagnosis.differences_left_out {
         0 if told.is_empty() && is_good => "No problems found.\n".into(),
         0 => told,
-        more => format!("{told}and {more} more, too many to be told\n"),
+        more => format!("{told}and {more} more (too many to report)\n"),
     }
 }
 

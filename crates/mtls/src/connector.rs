@@ -69,7 +69,9 @@ pub enum EndpointError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The own certificate has expired since it was loaded.
-    #[error("our certificate {identity} expired on {not_after}: renew it on this machine")]
+    #[error(
+        "this program's certificate {identity} expired on {not_after}: renew it on this machine"
+    )]
     OwnExpired {
         /// Its holder.
         identity: Identity,
@@ -111,7 +113,9 @@ pub enum ConnectError {
         not_after: String,
     },
     /// The DPU refuses the own certificate.
-    #[error("the DPU at {address} refused our certificate {identity}: {reason} (alert {alert})")]
+    #[error(
+        "the DPU at {address} refused this program's certificate {identity}: {reason} (alert {alert})"
+    )]
     OwnRefused {
         /// The DPU's address.
         address: Arc<str>,

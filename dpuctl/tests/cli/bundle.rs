@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, p
 
 use crate::service::Dut;
 
-/// The text of each file of an archive, by `tar`.
+/// The text of each file of an archive, unpacked by `tar`.
 fn unpacked(archive: &Path) -> BTreeMap<String, String> {
     let tar = |arguments: &[&str]| {
         let output = Command::new("tar").args(arguments).arg(archive).output().unwrap();

@@ -1,4 +1,4 @@
-//! Verbs, their output, and what failures look like.
+//! Commands, their output and their failures.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::service::{Dut, FULL_DISK, ID, Outcome, run};
 
-/// What a verb that succeeds prints.
+/// The output of a successful command.
 async fn output_of(dut: &Dut, line: &str) -> String {
     let Outcome { code, output, notes } = dut.dpuctl(line).await;
     assert_eq!((code, notes.as_str()), (0, ""), "{line}: {output}");
@@ -89,7 +89,7 @@ async fn unknown_filters_are_errors() {
         assert_eq!((outcome.code, &*outcome.output), (1, ""), "{line}");
         assert!(outcome.notes.contains(told), "{line}: {}", outcome.notes);
     }
-    // A host that serves without VFs is none of a mistake.
+    // A host that serves without VFs is not a mistake.
     let outcome = dut.dpuctl("get vfs --host served").await;
     assert_eq!((outcome.code, &*outcome.notes), (0, "No VFs.\n"));
 }
@@ -261,7 +261,7 @@ async fn reason_of_a_change_reaches_the_service() {
     assert!(dut.asked().pop().unwrap().contains("reason: \"tested\""));
 }
 
-/// The service ends the stream after each event and, once it has no more, refuses the operator.
+/// The service ends the stream after each event. After the last event it refuses the operator.
 #[tokio::test]
 async fn followed_events_continue_across_connections() {
     let dut = Dut::start().await;
@@ -597,7 +597,7 @@ async fn connection_errors_have_own_exit_codes() {
     assert!(outcome.notes.contains(told), "{outcome:?}");
 }
 
-/// An address whose first connection ends at once, as while a service starts. Later ones lead to the service.
+/// An address whose first connection ends at once, as while a service starts. Later connections reach the service.
 async fn late_endpoint(dut: &Dut) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = listener.local_addr().unwrap().to_string();

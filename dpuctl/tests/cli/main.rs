@@ -1,4 +1,4 @@
-//! The program against a service that answers what the tests tell it, over real connections.
+//! The program against a fake service with given answers, over real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
 
 mod bundle;

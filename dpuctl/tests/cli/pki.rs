@@ -1,4 +1,4 @@
-//! `dpuctl pki` makes what the programs take.
+//! `dpuctl pki` creates files that the programs accept.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 

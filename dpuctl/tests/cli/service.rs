@@ -1,4 +1,4 @@
-//! A DPU that is nothing but its answers.
+//! A fake DPU with fixed answers.
 
 use std::{
     fs,
@@ -42,13 +42,13 @@ use tokio::net::TcpListener;
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 
-/// The object whose events are listed by a service that could not write some.
+/// The object whose event list reports unwritten events.
 pub(crate) const FULL_DISK: &str = "full-disk";
 const BOOT: &str = "0190aaaa-cccc-7000-8000-000000000001";
 pub(crate) const ID: &str = "0190aaaa-bbbb-7000-8000-000000000001";
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the service was asked, one line per call.
+/// The calls to the service, one per line.
 type Asked = Arc<Mutex<Vec<String>>>;
 
 pub(crate) struct Dut {
@@ -58,7 +58,7 @@ pub(crate) struct Dut {
 }
 
 impl Dut {
-    /// Starts a service and writes the configuration of an operator for it.
+    /// Starts a service and writes an operator's configuration for it.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("test.local", Validity::from_now(HOUR)).unwrap();
@@ -76,7 +76,7 @@ impl Dut {
         dut
     }
 
-    /// Starts a service with these credentials, which has the certificates of its operators in `folder`.
+    /// Starts a service with these credentials; `folder` has its operators' certificates.
     pub(crate) async fn serve(settings: TlsSettings, folder: TempDir) -> Self {
         let credentials = LiveCredentials::load(&settings, &[Role::Dpu]);
         let server = Server::new(credentials.unwrap(), HOUR);
@@ -97,7 +97,7 @@ impl Dut {
         Self { folder, address, asked }
     }
 
-    /// Writes the configuration of an operator whose certificate is `<role>.crt`.
+    /// Writes the configuration of an operator with the certificate `<role>.crt`.
     pub(crate) fn configure(&self, role: &str) {
         let config = format!(
             "endpoint = '{}'\ndpu = 'dpu-1'\n[tls]\nca = 'ca.crt'\ncertificate = '{role}.crt'\n\
@@ -111,13 +111,13 @@ impl Dut {
         self.folder.path().join("dpuctl.toml")
     }
 
-    /// Runs the program and returns exit code, output and notes.
+    /// Runs the program. Returns exit code, output and notes.
     pub(crate) async fn dpuctl(&self, line: &str) -> Outcome {
         let arguments = format!("--config {} {line}", self.config().display());
         run(&arguments, Path::new("."), "").await
     }
 
-    /// What it prints first, before it is interrupted.
+    /// The first output before an interrupt.
     pub(crate) async fn first_lines(&self, line: &str, count: usize) -> Vec<String> {
         use tokio::io::{AsyncBufReadExt, BufReader};
         let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_dpuctl"))
@@ -159,12 +159,11 @@ pub(crate) struct Outcome {
     pub(crate) notes: String,
 }
 
-/// Runs the program in `folder`.
 pub(crate) async fn run(line: &str, folder: &Path, input: &str) -> Outcome {
     run_in_editor(line, folder, input, "false").await
 }
 
-/// Runs the program in `folder`, with an editor and temporary files there.
+/// Runs the program in `folder`, with an editor and a folder for temporary files.
 async fn run_in_editor(line: &str, folder: &Path, input: &str, editor: &str) -> Outcome {
     use tokio::io::AsyncWriteExt;
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_dpuctl"))
@@ -181,7 +180,7 @@ async fn run_in_editor(line: &str, folder: &Path, input: &str, editor: &str) -> 
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A program that reads no input may be gone already.
+    // A program that reads no input may have ended already.
     stdin.write_all(input.as_bytes()).await.ok();
     drop(stdin);
     let finished = within(Duration::from_secs(30), child.wait_with_output());
@@ -195,7 +194,7 @@ async fn run_in_editor(line: &str, folder: &Path, input: &str, editor: &str) -> 
 
 struct Canned {
     asked: Asked,
-    /// How often it was looked at the traffic.
+    /// Number of ListTraffic calls.
     looks: AtomicU64,
 }
 
@@ -206,14 +205,14 @@ impl Canned {
         self.asked.lock().unwrap().push(line);
     }
 
-    /// The number of a look, and when it was: half a second after the one before.
+    /// The number of a sample, and its time: half a second after the one before.
     fn look(&self) -> (u64, String) {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
         (look, format!("2026-03-01T12:00:{:02}.{}Z", look / 2, 5 * (look % 2)))
     }
 }
 
-/// An answer of a DPU with its own idea of the time.
+/// An answer of a DPU whose clock differs.
 fn at_five_past_twelve<T>(message: T) -> Response<T> {
     let mut answer = Response::new(message);
     answer.metadata_mut().insert("date", "Sun, 01 Mar 2026 12:05:00 GMT".parse().unwrap());
@@ -237,7 +236,7 @@ fn attachment() -> Attachment {
     }
 }
 
-/// Another container of the first one's pod, which has no name.
+/// Another container of the first one's pod, without a name.
 fn second() -> Attachment {
     Attachment {
         id: ID.replace("0190aaaa", "0190cccc"),
@@ -400,7 +399,7 @@ impl Operator for Canned {
         Ok(Response::new(ListTrafficResponse { time, attachments, ..Default::default() }))
     }
 
-    /// From look to look, two more are attached.
+    /// Each sample has two more attachments.
     async fn list_phases(
         &self,
         request: Request<ListPhasesRequest>,
@@ -449,7 +448,7 @@ impl Operator for Canned {
         Ok(Response::new(ListNetworksResponse { networks }))
     }
 
-    /// The default pool has one VF less from the second look on.
+    /// From the second sample on the default pool has one VF less.
     async fn list_pools(
         &self,
         _: Request<ListPoolsRequest>,
