@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn mistakes_have_their_place() {
-        let told = [
+        let shown = [
             ("", ": it holds no"),
             ("---\n", ": it holds no"),
             (
@@ -418,7 +418,7 @@ mod tests {
                 ":3:3: `subnets[0]`: duplicate field `cidr`",
             ),
         ];
-        for (text, expected) in told {
+        for (text, expected) in shown {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text:?}: {error}");
         }
@@ -449,10 +449,10 @@ mod tests {
             ("first_hop: 5", "first_hop", "the number 5", "`true` or `false`"),
             ("routes: {mtu: 5}", "routes", "keys with values", "a list"),
         ] {
-            let told = parse(&format!("pool: a\n{line}\n")).unwrap_err();
+            let shown = parse(&format!("pool: a\n{line}\n")).unwrap_err();
             let sentence = format!("`{path}`: found {found}, expected {expected}");
-            assert!(told.message.starts_with(&sentence), "{line}: {told}");
-            assert!(told.place.unwrap().0 <= 2, "{line}: {told}");
+            assert!(shown.message.starts_with(&sentence), "{line}: {shown}");
+            assert!(shown.place.unwrap().0 <= 2, "{line}: {shown}");
         }
     }
 
@@ -463,9 +463,9 @@ mod tests {
             ("[10.0.0.0/24]", "subnets[0].ranges[0]", "keys such as `start` and `end`"),
         ] {
             let text = format!("name: a\nsubnets: [{{cidr: 10.0.0.0/16, ranges: {ranges}}}]\n");
-            let told = parse(&text).unwrap_err();
+            let shown = parse(&text).unwrap_err();
             let sentence = format!("`{path}`: found the text \"10.0.0.0/24\", expected {expected}");
-            assert_eq!(told.message, sentence);
+            assert_eq!(shown.message, sentence);
         }
     }
 
@@ -495,7 +495,7 @@ mod tests {
         let json = serde_json::to_string_pretty(&list).unwrap();
         for text in [yaml, json] {
             let length = text.len();
-            let found = parse_within(LONGEST_READING, text).map_err(|told| told.message);
+            let found = parse_within(LONGEST_READING, text).map_err(|shown| shown.message);
             assert_eq!(found.map(|found| found.len()), Ok(1000), "{length} bytes");
         }
     }
@@ -504,24 +504,24 @@ mod tests {
     fn overlong_file_is_refused_unread() {
         let most = "name: a\n".to_owned() + &"#".repeat(LONGEST_FILE - "name: a\n".len());
         assert_eq!(networks(&most).len(), 1);
-        let told = parse(&(most + "#")).unwrap_err().to_string();
-        assert!(told.contains("4 MiB"), "{told}");
+        let shown = parse(&(most + "#")).unwrap_err().to_string();
+        assert!(shown.contains("4 MiB"), "{shown}");
     }
 
     #[test]
     fn deep_brackets_time_out() {
         for deep in ["[", "[a: ", "{? "] {
             let text = deep.repeat(LONGEST_FILE / deep.len());
-            let told = parse_within(Duration::from_millis(10), text).unwrap_err().to_string();
-            assert!(told.contains("10ms") && told.contains("brackets"), "{told}");
+            let shown = parse_within(Duration::from_millis(10), text).unwrap_err().to_string();
+            assert!(shown.contains("10ms") && shown.contains("brackets"), "{shown}");
         }
     }
 
     #[test]
     fn deep_nesting_is_reported() {
         for deep in ["[", "[a: ", "- ", "? "] {
-            let told = parse(&deep.repeat(16 * 1024 / deep.len()));
-            assert!(told.is_err(), "{deep}");
+            let shown = parse(&deep.repeat(16 * 1024 / deep.len()));
+            assert!(shown.is_err(), "{deep}");
         }
     }
 }

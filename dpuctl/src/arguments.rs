@@ -625,7 +625,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let told = [
+        let shown = [
             ("dpuctl clear-quarantine vf3", "\"vf3\" does not name a VF, such as pf0vf3"),
             ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),
             ("dpuctl doctor --reason x", "--fix"),
@@ -652,7 +652,7 @@ mod tests {
             ("dpuctl add subnet blue 10.9.0.0/16 --gateway x", "invalid IP address syntax"),
             ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
         ];
-        for (line, expected) in told {
+        for (line, expected) in shown {
             let error = parse(line).expect_err(line);
             assert!(error.contains(expected), "{line}: {error}");
         }

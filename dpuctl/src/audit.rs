@@ -63,11 +63,11 @@ fn change(before: &str, after: &str) -> String {
     };
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let differ = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
-    let told = differ.map(|key| {
+    let shown = differ.map(|key| {
         let (before, after) = (value(before.get(key)), value(after.get(key)));
         format!("{key} {before} -> {after}")
     });
-    told.collect::<Vec<_>>().join(", ")
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 fn fields(json: &str) -> Option<Map<String, Value>> {

@@ -48,8 +48,8 @@ pub(crate) async fn doctor(
 
 fn count_left(diagnosis: &Diagnosis) -> u64 {
     let is_left = |found: &&Difference| found.state() != DifferenceState::Mended;
-    let told = diagnosis.differences.iter().filter(is_left).count();
-    u64::try_from(told).unwrap_or(u64::MAX).saturating_add(diagnosis.differences_left_out)
+    let shown = diagnosis.differences.iter().filter(is_left).count();
+    u64::try_from(shown).unwrap_or(u64::MAX).saturating_add(diagnosis.differences_left_out)
 }
 
 pub(crate) async fn diagnosis(
@@ -162,11 +162,11 @@ fn repair_lines(repairs: &[Repair]) -> String {
 }
 
 fn difference_lines(diagnosis: &Diagnosis, is_good: bool) -> String {
-    let told: String = diagnosis.differences.iter().map(difference).collect();
+    let shown: String = diagnosis.differences.iter().map(difference).collect();
     match diagnosis.differences_left_out {
-        0 if told.is_empty() && is_good => "No problems found.\n".into(),
-        0 => told,
-        more => format!("{told}and {more} more (too many to report)\n"),
+        0 if shown.is_empty() && is_good => "No problems found.\n".into(),
+        0 => shown,
+        more => format!("{shown}and {more} more (too many to report)\n"),
     }
 }
 
@@ -209,8 +209,8 @@ mod tests {
             advice: "stop it".into(),
             host: "node-1".into(),
         };
-        let told = "VF_ELSEWHERE  not repaired: node-1: pf0vf1: it is away";
-        let expected = format!("{told}\n    why: in use\n    do: stop it\n");
+        let shown = "VF_ELSEWHERE  not repaired: node-1: pf0vf1: it is away";
+        let expected = format!("{shown}\n    why: in use\n    do: stop it\n");
         assert_eq!(difference(&found), expected);
         let mended =
             Difference { state: DifferenceState::Mended.into(), why: String::new(), ..found };
@@ -247,12 +247,12 @@ mod tests {
             affects_pods,
             ..Condition::default()
         };
-        let told = |affects_pods| {
+        let shown = |affects_pods| {
             let dpu = Dpu { conditions: vec![condition(affects_pods)], ..Dpu::default() };
             let conditions = pod_conditions(&dpu, Timestamp::UNIX_EPOCH);
             text_of(&Diagnosis::default(), &conditions, false, false)
         };
-        let (affected, harmless) = (told(true), told(false));
+        let (affected, harmless) = (shown(true), shown(false));
         assert!(
             affected.contains("VFS_EXHAUSTED") && !affected.contains("No problems"),
             "{affected}"

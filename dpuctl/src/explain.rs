@@ -258,25 +258,28 @@ mod tests {
     fn each_code_is_explained() {
         let have_sections = |code: &Code| matches!(code, Code::Reason(_) | Code::Finding(_));
         for code in codes().filter(have_sections) {
-            let told = of_name(code.name()).concat();
-            let (fields, details) = told.split_once("\n\n").unwrap();
+            let explained = of_name(code.name()).concat();
+            let (fields, details) = explained.split_once("\n\n").unwrap();
             for part in ["Means: ", "Remedy: ", code.meaning()] {
-                assert!(fields.contains(part), "{part}: {told}");
+                assert!(fields.contains(part), "{part}: {explained}");
             }
-            assert!(details.trim().len() > 20 && !details.contains("]("), "{told}");
+            assert!(details.trim().len() > 20 && !details.contains("]("), "{explained}");
         }
     }
 
     #[test]
     fn each_reason_of_a_condition_is_explained() {
         for reason in ConditionReason::ALL {
-            let told = Code::Condition(*reason).explanation();
+            let explained = Code::Condition(*reason).explanation();
             let parts = [reason.condition().name(), reason.meaning(), "False if: ", "Remedy: "];
-            assert!(parts.iter().all(|part| told.contains(part)), "{told}");
-            assert!(!told.contains("](") && !told.contains('|'), "{told}");
+            assert!(parts.iter().all(|part| explained.contains(part)), "{explained}");
+            assert!(!explained.contains("](") && !explained.contains('|'), "{explained}");
         }
-        let told = of_name("UPLINK_DOWN").concat();
-        assert!(told.contains("dpuctl doctor") && told.contains("dpuctl status"), "{told}");
+        let explained = of_name("UPLINK_DOWN").concat();
+        assert!(
+            explained.contains("dpuctl doctor") && explained.contains("dpuctl status"),
+            "{explained}"
+        );
         let shown = of_name("RELEASE_STUCK").concat();
         assert!(CONDITIONS.contains(&shown), "the example in docs/CONDITIONS.md: {shown}");
     }
@@ -284,11 +287,11 @@ mod tests {
     #[test]
     fn each_type_of_condition_is_explained() {
         for kind in ConditionType::ALL {
-            let told = of_name(kind.name()).concat();
-            assert!(told.contains("Means: ") && told.contains("Reasons:"), "{told}");
+            let explained = of_name(kind.name()).concat();
+            assert!(explained.contains("Means: ") && explained.contains("Reasons:"), "{explained}");
             assert!(
-                first_line(CONDITIONS, kind.name()).len() > 20 && !told.contains("]("),
-                "{told}"
+                first_line(CONDITIONS, kind.name()).len() > 20 && !explained.contains("]("),
+                "{explained}"
             );
         }
     }
@@ -296,8 +299,11 @@ mod tests {
     #[test]
     fn each_kind_of_event_is_explained() {
         for kind in EventKind::ALL {
-            let told = of_name(kind.as_str()).concat();
-            assert!(told.contains("dpuctl events") && told.contains(kind.meaning()), "{told}");
+            let explained = of_name(kind.as_str()).concat();
+            assert!(
+                explained.contains("dpuctl events") && explained.contains(kind.meaning()),
+                "{explained}"
+            );
         }
         assert!(of_name("ConditionFalse").concat().contains("--type ConditionFalse"));
     }
@@ -311,8 +317,8 @@ mod tests {
 
     #[test]
     fn numbers_of_cni_are_explained() {
-        let told = of_number(103).concat();
-        assert!(told.starts_with("Code:          ADDRESSES_EXHAUSTED\n"), "{told}");
+        let explained = of_number(103).concat();
+        assert!(explained.starts_with("Code:          ADDRESSES_EXHAUSTED\n"), "{explained}");
         let passing = of_number(11);
         let all = Reason::ALL.iter().filter(|reason| reason.is_passing()).count();
         assert_eq!(passing.len(), all + 1);
@@ -320,7 +326,7 @@ mod tests {
             assert!(!of_number(reason.cni_code()).is_empty(), "{reason}");
         }
         assert!(of_number(3).is_empty());
-        assert!(REASONS.contains(&told), "the example in docs/ERRORS.md: {told}");
+        assert!(REASONS.contains(&explained), "the example in docs/ERRORS.md: {explained}");
     }
 
     #[test]

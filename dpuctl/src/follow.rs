@@ -156,11 +156,11 @@ mod tests {
     fn only_differences_are_printed() {
         let before = [pool("a", 1), pool("b", 1), pool("c", 1)];
         let now = [pool("d", 1), pool("b", 0), pool("c", 1)];
-        let told: Vec<_> =
+        let shown: Vec<_> =
             changes(&before, &now).into_iter().map(|it| (it.event, it.item)).collect();
         let expected =
             [("ADDED", pool("d", 1)), ("MODIFIED", pool("b", 0)), ("DELETED", pool("a", 1))];
-        assert_eq!(told, expected);
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -346,10 +346,13 @@ mod tests {
 
     #[test]
     fn offload_is_all_nothing_or_part() {
-        let told = |rules, rules_in_hardware| {
+        let offload = |rules, rules_in_hardware| {
             in_hardware(&PortCounters { rules, rules_in_hardware, ..PortCounters::default() })
         };
-        assert_eq!([told(0, 0), told(3, 0), told(3, 3), told(3, 1)], ["no", "no", "yes", "1 of 3"]);
+        assert_eq!(
+            [offload(0, 0), offload(3, 0), offload(3, 3), offload(3, 1)],
+            ["no", "no", "yes", "1 of 3"]
+        );
     }
 
     #[test]

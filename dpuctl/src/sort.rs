@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn unknown_columns_and_fields_are_named() {
-        let told = sorted("colour").unwrap_err().to_string();
-        assert!(told.contains("\"colour\"") && told.contains("NETWORK, VF"), "{told}");
-        let told = sorted(".vf.colour").unwrap_err().to_string();
-        assert!(told.contains(".vf.colour"), "{told}");
+        let shown = sorted("colour").unwrap_err().to_string();
+        assert!(shown.contains("\"colour\"") && shown.contains("NETWORK, VF"), "{shown}");
+        let shown = sorted(".vf.colour").unwrap_err().to_string();
+        assert!(shown.contains(".vf.colour"), "{shown}");
         assert!(".".parse::<SortBy>().is_err());
     }
 }

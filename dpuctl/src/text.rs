@@ -188,14 +188,14 @@ mod tests {
 
     #[test]
     fn numbers_of_bytes_have_three_digits() {
-        let told = [0, 999, 1000, 1_259_999, 12_999_999, 999_999_999, u64::MAX].map(bytes);
-        assert_eq!(told, ["0 B", "999 B", "1.00 kB", "1.25 MB", "12.9 MB", "999 MB", "18.4 EB"]);
+        let shown = [0, 999, 1000, 1_259_999, 12_999_999, 999_999_999, u64::MAX].map(bytes);
+        assert_eq!(shown, ["0 B", "999 B", "1.00 kB", "1.25 MB", "12.9 MB", "999 MB", "18.4 EB"]);
     }
 
     #[test]
     fn durations_have_three_digits() {
-        let told = [0, 999, 1_000, 12_599_999, 2_500_000_000, 7_200_000_000_000].map(duration);
-        assert_eq!(told, ["0 ns", "999 ns", "1.00 us", "12.5 ms", "2.50 s", "7200 s"]);
+        let shown = [0, 999, 1_000, 12_599_999, 2_500_000_000, 7_200_000_000_000].map(duration);
+        assert_eq!(shown, ["0 ns", "999 ns", "1.00 us", "12.5 ms", "2.50 s", "7200 s"]);
     }
 
     #[test]

@@ -231,9 +231,9 @@ mod tests {
 
     #[test]
     fn unknown_key_without_nearest_lists_all() {
-        let told = error_of("listen = 'x'\nbanana = 'y'\n");
-        assert!(told.starts_with("/etc/sample.toml:2:1: unknown key `banana`: "), "{told}");
-        assert!(told.ends_with(" `listen`, `limits`, `pool`"), "{told}");
+        let shown = error_of("listen = 'x'\nbanana = 'y'\n");
+        assert!(shown.starts_with("/etc/sample.toml:2:1: unknown key `banana`: "), "{shown}");
+        assert!(shown.ends_with(" `listen`, `limits`, `pool`"), "{shown}");
     }
 
     #[test]
@@ -275,9 +275,9 @@ mod tests {
 
     #[test]
     fn missing_key_leads_to_its_example() {
-        let told = error_of("# listen = 'x'\npool = []\n");
+        let shown = error_of("# listen = 'x'\npool = []\n");
         let remedy = ": remove the `# ` before `listen`, and write your own value";
-        assert!(told.ends_with(&format!("missing key `listen`{remedy}")), "{told}");
+        assert!(shown.ends_with(&format!("missing key `listen`{remedy}")), "{shown}");
     }
 
     #[test]

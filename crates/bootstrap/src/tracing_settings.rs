@@ -89,8 +89,8 @@ mod tests {
             assert_eq!(problems(&format!("sampling_ratio = {ratio}")), [""; 0]);
         }
         for ratio in ["-0.1", "1.1", "nan", "inf"] {
-            let told = problems(&format!("sampling_ratio = {ratio}"));
-            assert!(told.len() == 1 && told[0].ends_with("but must be 0.0 to 1.0"), "{told:?}");
+            let shown = problems(&format!("sampling_ratio = {ratio}"));
+            assert!(shown.len() == 1 && shown[0].ends_with("but must be 0.0 to 1.0"), "{shown:?}");
         }
     }
 
@@ -112,15 +112,18 @@ mod tests {
             "http://a:4317/?token=secret",
             "grpc://a:4317",
         ] {
-            let told = problems(&format!("otlp_endpoint = {wrong:?}"));
-            assert!(told.len() == 1 && told[0].ends_with("\"http://127.0.0.1:4317\""), "{told:?}");
+            let shown = problems(&format!("otlp_endpoint = {wrong:?}"));
+            assert!(
+                shown.len() == 1 && shown[0].ends_with("\"http://127.0.0.1:4317\""),
+                "{shown:?}"
+            );
         }
     }
 
     #[cfg(not(feature = "otlp"))]
     #[test]
     fn a_program_that_exports_nothing_says_so() {
-        let told = problems("otlp_endpoint = 'http://127.0.0.1:4317'");
-        assert!(told[0].contains("feature `otlp`"), "{told:?}");
+        let shown = problems("otlp_endpoint = 'http://127.0.0.1:4317'");
+        assert!(shown[0].contains("feature `otlp`"), "{shown:?}");
     }
 }

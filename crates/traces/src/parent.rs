@@ -155,8 +155,8 @@ mod tests {
     fn malformed_trace_parent_is_skipped_leniently() {
         let good = lenient(json!(GOOD)).unwrap().unwrap();
         assert_eq!(serde_json::to_value(good).unwrap(), GOOD);
-        for told in [json!("x"), json!(null), json!(7), json!({ "a": [] })] {
-            assert_eq!(lenient(&told).unwrap(), None, "{told}");
+        for shown in [json!("x"), json!(null), json!(7), json!({ "a": [] })] {
+            assert_eq!(lenient(&shown).unwrap(), None, "{shown}");
         }
     }
 }

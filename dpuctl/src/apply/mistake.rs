@@ -62,17 +62,17 @@ pub(super) fn located<'de, T: Deserialize<'de>>(
 ) -> Mistake {
     let place = error.location().map(|location| (location.line(), location.column()));
     let suffix = place.map(|(line, column)| format!(" at line {line} column {column}"));
-    let said = error.to_string().replace(&suffix.unwrap_or_default(), "");
+    let problem = error.to_string().replace(&suffix.unwrap_or_default(), "");
     // The parser repeats part of the path at the start of its message.
-    let begun = said.split_once(": ").filter(|(begun, _)| path.starts_with(begun));
-    let said = begun.map_or(said.as_str(), |(_, rest)| rest);
-    let kinds = expected::<T>(path, said).zip(found.map(kind_of));
-    let said = match kinds {
+    let begun = problem.split_once(": ").filter(|(begun, _)| path.starts_with(begun));
+    let problem = begun.map_or(problem.as_str(), |(_, rest)| rest);
+    let kinds = expected::<T>(path, problem).zip(found.map(kind_of));
+    let problem = match kinds {
         Some((expected, found)) => format!("found {found}, expected {expected}"),
-        None => said.into(),
+        None => problem.into(),
     };
     let is_known = path != "." && !path.contains('?');
-    Mistake { place, message: if is_known { format!("`{path}`: {said}") } else { said } }
+    Mistake { place, message: if is_known { format!("`{path}`: {problem}") } else { problem } }
 }
 
 /// The keys and indices of a path, such as `subnets[1].cidr`.
@@ -81,11 +81,11 @@ pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What is expected at the end of `path`, taken from the parser's message. `None`: the value has the right type.
-fn expected<'de, T: Deserialize<'de>>(path: &str, said: &str) -> Option<String> {
-    if NO_NUMBER.contains(&said) {
+fn expected<'de, T: Deserialize<'de>>(path: &str, problem: &str) -> Option<String> {
+    if NO_NUMBER.contains(&problem) {
         return Some("a whole number that is not negative and not too large".into());
     }
-    let (_, expected) = said.strip_prefix("invalid type: ")?.rsplit_once(", expected ")?;
+    let (_, expected) = problem.strip_prefix("invalid type: ")?.rsplit_once(", expected ")?;
     Some(match expected {
         "a sequence" => "a list".into(),
         "a map" => "keys with values".into(),

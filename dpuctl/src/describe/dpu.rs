@@ -171,8 +171,8 @@ pci/0000:03:00.0   egress-rate      no            -
 "
         );
         let virtual_card = Dpu { cards: Vec::new(), ..dpu };
-        let told = dpu_text(&virtual_card, Timestamp::UNIX_EPOCH);
-        assert!(!told.contains("Cards") && told.contains("\n-        egress-rate "), "{told}");
+        let shown = dpu_text(&virtual_card, Timestamp::UNIX_EPOCH);
+        assert!(!shown.contains("Cards") && shown.contains("\n-        egress-rate "), "{shown}");
     }
 
     #[test]
@@ -229,13 +229,13 @@ Pod problems:  none
             pod_findings_left_out: 3,
             ..host.clone()
         };
-        let told = host_text(&refused);
+        let shown = host_text(&refused);
         let lines = [
             "Refused:       at 2026-03-01T11:05:00Z: it expired\n",
             "  0190: no route\n  and 3 more\n",
         ];
         for line in lines {
-            assert!(told.contains(line), "{told}");
+            assert!(shown.contains(line), "{shown}");
         }
         let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });
         assert!(free.contains("Networks:      all\nMACs:          any\n"), "{free}");

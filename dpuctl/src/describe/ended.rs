@@ -103,7 +103,7 @@ mod tests {
             "VF:            pf0vf3",
             "Addresses:     10.1.0.5/16",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line}: {text}");
+            assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
         }
     }
 }

@@ -120,19 +120,19 @@ mod tests {
     #[test]
     fn network_text_has_guard_and_sources() {
         let network = Network { anti_spoofing: "off".into(), ..Network::default() };
-        let told = |network: &Network| {
+        let shown = |network: &Network| {
             let network = Some(network.clone());
             network_text(&NetworkStatus { network, ..NetworkStatus::default() })
         };
         let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
-        has(&told(&network), "\nAnti-spoofing: off\nSources:       none\n");
+        has(&shown(&network), "\nAnti-spoofing: off\nSources:       none\n");
         let with_sources = Network {
             allowed_sources: vec!["10.1.0.7/32".into(), "fd07::/64".into()],
             optional_sources: vec!["00:00:5e:00:01:07".into()],
             ..network
         };
         let lines = "Sources:\n  allowed: 10.1.0.7/32, fd07::/64\n  optional: 00:00:5e:00:01:07\n";
-        has(&told(&with_sources), lines);
+        has(&shown(&with_sources), lines);
     }
 
     #[test]
@@ -144,22 +144,22 @@ mod tests {
             outdated: vec![named],
             ..NetworkStatus::default()
         };
-        let told = network_text(&status);
-        assert!(told.contains("\nOutdated:      1 attachment: 0190\n"), "{told}");
+        let shown = network_text(&status);
+        assert!(shown.contains("\nOutdated:      1 attachment: 0190\n"), "{shown}");
         let current = NetworkStatus { outdated_attachments: 0, ..status };
         assert!(!network_text(&current).contains("Outdated"));
     }
 
     #[test]
     fn network_text_has_ingress_rules() {
-        let told = |allow: Vec<AllowRule>| {
+        let shown = |allow: Vec<AllowRule>| {
             let network = Some(Network { allow, ..Network::default() });
             network_text(&NetworkStatus { network, ..NetworkStatus::default() })
         };
         let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
-        has(&told(Vec::new()), "\nAllow:         anybody\n");
+        has(&shown(Vec::new()), "\nAllow:         anybody\n");
         let nobody = AllowRule { nobody: true, ..AllowRule::default() };
-        has(&told(vec![nobody]), "\nAllow:         nobody\n");
+        has(&shown(vec![nobody]), "\nAllow:         nobody\n");
         let web = AllowRule {
             from_networks: vec!["green".into()],
             from: vec!["10.7.0.0/16".into()],
@@ -169,6 +169,6 @@ mod tests {
         };
         let pings = AllowRule { protocol: "icmp".into(), ..AllowRule::default() };
         let lines = "Allow:\n  network green, 10.7.0.0/16: tcp 80 8000-8100\n  anybody: icmp\n";
-        has(&told(vec![web, pings]), lines);
+        has(&shown(vec![web, pings]), lines);
     }
 }

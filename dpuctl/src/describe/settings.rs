@@ -99,13 +99,13 @@ mod tests {
             ipv4: [("rp_filter".into(), 2)].into(),
             ipv6: [("accept_ra".into(), 1)].into(),
         };
-        let told = |routes: &[Route], rules: &[PolicyRule], sysctls: &Sysctls| {
+        let shown = |routes: &[Route], rules: &[PolicyRule], sysctls: &Sysctls| {
             let mut text = Description::default();
             routing(&mut text, routes, rules, sysctls);
             text.finish()
         };
         assert_eq!(
-            told(&routes, &rules, &sysctls),
+            shown(&routes, &rules, &sysctls),
             "\
 Routes:
   0.0.0.0/0 via 169.254.1.1 onlink table 100 metric 7 mtu 1400 advmss 1300
@@ -119,6 +119,6 @@ Sysctls:
   ipv6.accept_ra = 1
 "
         );
-        assert_eq!(told(&[], &[], &Sysctls::default()), "Routes:        none\n");
+        assert_eq!(shown(&[], &[], &Sysctls::default()), "Routes:        none\n");
     }
 }

@@ -79,11 +79,11 @@ fn quantile(of: &PhaseDurations, share: f64) -> Option<String> {
         let (count, upper_bound) = (bucket.count as f64, bucket.upper_bound_ns as f64);
         if count >= rank {
             let within = (rank - shorter) / (count - shorter);
-            return Some(told(lower_bound + (upper_bound - lower_bound) * within));
+            return Some(shown(lower_bound + (upper_bound - lower_bound) * within));
         }
         (shorter, lower_bound) = (count, upper_bound);
     }
-    Some(format!(">{}", told(lower_bound)))
+    Some(format!(">{}", shown(lower_bound)))
 }
 
 #[expect(
@@ -91,7 +91,7 @@ fn quantile(of: &PhaseDurations, share: f64) -> Option<String> {
     clippy::cast_sign_loss,
     reason = "for people, and no duration is negative"
 )]
-fn told(nanoseconds: f64) -> String {
+fn shown(nanoseconds: f64) -> String {
     duration(nanoseconds.round() as u64)
 }
 

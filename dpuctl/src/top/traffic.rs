@@ -121,11 +121,11 @@ fn rate_table(
     attachments.sort_by_key(|it| Reverse(rates(it).map(Rates::bytes)));
     let length = short_length(now.attachments.iter().map(|it| &*it.attachment_id));
     let row = |it: &AttachmentTraffic| {
-        let rate = |of: fn(Rates) -> u64, told: fn(u64) -> String| {
-            rates(it).map_or_else(|| "-".into(), |rates| told(of(rates)))
+        let rate = |of: fn(Rates) -> u64, shown: fn(u64) -> String| {
+            rates(it).map_or_else(|| "-".into(), |rates| shown(of(rates)))
         };
-        let counter = |told: fn(&PortCounters) -> String| {
-            it.counters.as_ref().map_or_else(|| "-".into(), told)
+        let counter = |shown: fn(&PortCounters) -> String| {
+            it.counters.as_ref().map_or_else(|| "-".into(), shown)
         };
         vec![
             it.attachment_id.get(..length).unwrap_or(&it.attachment_id).into(),
@@ -208,8 +208,11 @@ mod tests {
     fn reason_without_counters_is_shown() {
         let look = |unknown: &str| ListTrafficResponse { unknown: unknown.into(), ..look("", &[]) };
         assert_eq!(look("").warning(), None);
-        let told = look("can't ask\u{1b}").warning().unwrap();
-        assert!(told.starts_with("warning: ") && told.ends_with(": can't ask\u{fffd}"), "{told}");
+        let shown = look("can't ask\u{1b}").warning().unwrap();
+        assert!(
+            shown.starts_with("warning: ") && shown.ends_with(": can't ask\u{fffd}"),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -222,6 +225,6 @@ mod tests {
         let table = rate_table(&now, &now, 9, true);
         let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(row[0], "a");
-        assert!(row.len() == 11 && row[1..].iter().all(|told| *told == "-"), "{row:?}");
+        assert!(row.len() == 11 && row[1..].iter().all(|shown| *shown == "-"), "{row:?}");
     }
 }

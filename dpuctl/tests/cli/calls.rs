@@ -77,7 +77,7 @@ async fn attachments_are_found_by_what_people_know() {
 #[tokio::test]
 async fn unknown_filters_are_errors() {
     let dut = Dut::start().await;
-    for (line, told) in [
+    for (line, shown) in [
         ("get attachments --network red", "network \"red\""),
         ("get attachments --host lost", "host \"lost\""),
         ("get attachments --network empty --host lost", "host \"lost\""),
@@ -87,7 +87,7 @@ async fn unknown_filters_are_errors() {
     ] {
         let outcome = dut.dpuctl(line).await;
         assert_eq!((outcome.code, &*outcome.output), (1, ""), "{line}");
-        assert!(outcome.notes.contains(told), "{line}: {}", outcome.notes);
+        assert!(outcome.notes.contains(shown), "{line}: {}", outcome.notes);
     }
     // A host that serves without VFs is not a mistake.
     let outcome = dut.dpuctl("get vfs --host served").await;
@@ -168,8 +168,8 @@ async fn missing_object_has_code_and_advice() {
         let outcome = dut.dpuctl(line).await;
         let plural = if list == "vfs" { "VFs" } else { list };
         let advice = format!("advice: list the {plural} with `dpuctl get {list}`\n");
-        let (told, rest) = outcome.notes.split_once('\n').unwrap();
-        assert!(told.starts_with("error: ") && told.ends_with(error), "{line}: {told}");
+        let (shown, rest) = outcome.notes.split_once('\n').unwrap();
+        assert!(shown.starts_with("error: ") && shown.ends_with(error), "{line}: {shown}");
         assert_eq!(rest, format!("{code}{advice}"), "{line}");
         assert_eq!(outcome.code, 1, "{line}");
     }
@@ -245,8 +245,8 @@ async fn audit_shows_who_changed_what_and_why() {
     let dut = Dut::start().await;
     let table = output_of(&dut, "audit --since 1h --object blue --operator alice").await;
     let row = table.lines().nth(1).unwrap();
-    let told = ["operator/alice", "ApplyNetwork", "network/blue", "mtu 1500 -> 1400", "ticket 7"];
-    assert!(told.iter().all(|cell| row.contains(cell)), "{table}");
+    let shown = ["operator/alice", "ApplyNetwork", "network/blue", "mtu 1500 -> 1400", "ticket 7"];
+    assert!(shown.iter().all(|cell| row.contains(cell)), "{table}");
     let asked = dut.asked().pop().unwrap();
     let filter = "within_s: 3600, object: \"blue\", operator: \"alice\"";
     assert!(asked.contains(filter), "{asked}");
@@ -363,8 +363,8 @@ attach      total     4.00/s   3.00 ms   3.98 ms   100%
 async fn missing_call_of_older_service_is_reported() {
     let outcome = Dut::start().await.dpuctl("add subnet ancient 10.9.0.0/16").await;
     assert_eq!((outcome.code, &*outcome.output), (1, ""));
-    let told = "\ncode: UNSUPPORTED\nadvice: upgrade the service\n";
-    assert!(outcome.notes.ends_with(told), "{outcome:?}");
+    let shown = "\ncode: UNSUPPORTED\nadvice: upgrade the service\n";
+    assert!(outcome.notes.ends_with(shown), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -488,7 +488,7 @@ async fn subnets_are_added_and_deleted_one_by_one() {
     let add = "add subnet blue 10.9.0.0/16 --gateway 10.9.0.1 --exclude 10.9.1.0/24 --exclude 10.9.2.0/24";
     assert_eq!(output_of(&dut, add).await, "network/blue changed\n");
     let asked = dut.asked();
-    for told in [
+    for shown in [
         "alice ChangeSubnetsRequest",
         "\"blue\"",
         "\"10.9.0.0/16\"",
@@ -496,7 +496,7 @@ async fn subnets_are_added_and_deleted_one_by_one() {
         "[\"10.9.1.0/24\", \"10.9.2.0/24\"]",
         "remove: []",
     ] {
-        assert!(asked[0].contains(told), "{told}: {asked:?}");
+        assert!(asked[0].contains(shown), "{shown}: {asked:?}");
     }
     assert_eq!(output_of(&dut, "delete subnet blue fd00::/64").await, "network/blue changed\n");
     let asked = dut.asked();
@@ -593,8 +593,8 @@ async fn connection_errors_have_own_exit_codes() {
     dut.configure("missing");
     let outcome = dut.dpuctl("status").await;
     assert_eq!(outcome.code, 4, "{outcome:?}");
-    let told = "\ncode: CERTIFICATE_REFUSED\nadvice: correct the path";
-    assert!(outcome.notes.contains(told), "{outcome:?}");
+    let shown = "\ncode: CERTIFICATE_REFUSED\nadvice: correct the path";
+    assert!(outcome.notes.contains(shown), "{outcome:?}");
 }
 
 /// An address whose first connection ends at once, as while a service starts. Later connections reach the service.
@@ -658,12 +658,12 @@ async fn configuration_mistakes_have_their_place() {
 #[tokio::test]
 async fn codes_are_explained_without_a_configuration() {
     let empty = tempfile::tempdir().unwrap();
-    for (code, told) in
+    for (code, shown) in
         [("VFS_EXHAUSTED", "102"), ("103", "ADDRESSES_EXHAUSTED"), ("11", "DRAINING")]
     {
         let outcome = run(&format!("explain {code}"), empty.path(), "").await;
         assert_eq!((outcome.code, &*outcome.notes), (0, ""), "{code}");
-        assert!(outcome.output.contains(told), "{code}: {}", outcome.output);
+        assert!(outcome.output.contains(shown), "{code}: {}", outcome.output);
         assert!(outcome.output.contains("\nRemedy: "), "{code}: {}", outcome.output);
     }
     let outcome = run("explain VFS_EXAUSTED", empty.path(), "").await;

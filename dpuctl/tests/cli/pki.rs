@@ -105,8 +105,8 @@ async fn ca_with_mismatched_key_issues_nothing() {
     run("pki init --dir b", folder.path(), "").await;
     fs::copy(folder.path().join("b/ca.key"), folder.path().join("a/ca.key")).unwrap();
     let refused = run("pki issue host node-1 --dir a", folder.path(), "").await;
-    let told = "error: a/ca.key and a/ca.crt ";
-    assert!(refused.code == 2 && refused.notes.starts_with(told), "{refused:?}");
+    let shown = "error: a/ca.key and a/ca.crt ";
+    assert!(refused.code == 2 && refused.notes.starts_with(shown), "{refused:?}");
     assert!(refused.notes.contains("`dpuctl pki init --force --dir a`"), "{refused:?}");
     assert!(!folder.path().join("a/host-node-1.key").exists());
 }

@@ -85,8 +85,8 @@ async fn failed_transaction_reports_to_all_members() {
     disk.fail_writes(Some(FULL));
     let commits = (0..32).map(|number| journal.commit(vec![put(&number.to_string(), "1")]));
     for result in join_all(commits.collect::<Vec<_>>()).await {
-        let told = chain(&result.unwrap_err());
-        assert!(told.contains("No space left"), "{told}");
+        let shown = chain(&result.unwrap_err());
+        assert!(shown.contains("No space left"), "{shown}");
     }
 }
 
@@ -104,13 +104,13 @@ fn blocking_caller_gets_the_result() {
 
 /// An error with its causes. A transaction after a failed one reports the reopening.
 fn chain(error: &dyn Error) -> String {
-    let mut told = error.to_string();
+    let mut shown = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        told = format!("{told}: {error}");
+        shown = format!("{shown}: {error}");
         cause = error.source();
     }
-    told
+    shown
 }
 
 #[tokio::test]

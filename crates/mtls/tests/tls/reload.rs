@@ -137,7 +137,7 @@ async fn a_torn_replacement_waits_for_its_other_half() {
     let next = renewed(&pki, Role::Host, "a");
 
     fs::write(&settings.certificate, &next.certificate).unwrap();
-    wait_until_async("the mismatch is told", async || {
+    wait_until_async("the mismatch is shown", async || {
         live.problem().is_some_and(|problem| problem.contains("belong to certificate"))
     })
     .await;
@@ -159,7 +159,7 @@ async fn readable_replacement_key_is_refused() {
     fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
     fs::rename(&open, &settings.key).unwrap();
     fs::write(&settings.certificate, &next.certificate).unwrap();
-    wait_until_async("the mode is told", async || {
+    wait_until_async("the mode is shown", async || {
         live.problem().is_some_and(|problem| problem.contains("has mode 0644"))
     })
     .await;
@@ -244,20 +244,20 @@ async fn a_changed_ca_decides_about_new_connections() {
 async fn certificate_expiry_is_announced() {
     const DAY: Duration = Duration::from_secs(86_400);
     let pki = Pki::new();
-    let told = |since: Duration, left: Duration, ahead: Duration| {
+    let shown = |since: Duration, left: Duration, ahead: Duration| {
         let now = SystemTime::now();
         let validity = Validity { not_before: now - since, not_after: now + left };
         let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
         let settings = pki.save(&issued, "short");
         LiveCredentials::load(&settings, &[Role::Host]).unwrap().expiring(ahead)
     };
-    assert_eq!(told(80 * DAY, 10 * DAY, 5 * DAY), None);
-    let warning = told(80 * DAY, 10 * DAY, 14 * DAY).unwrap();
+    assert_eq!(shown(80 * DAY, 10 * DAY, 5 * DAY), None);
+    let warning = shown(80 * DAY, 10 * DAY, 14 * DAY).unwrap();
     assert!(
         warning.contains("short.crt expires on ") && warning.ends_with("renew it"),
         "{warning}"
     );
     // A certificate of one hour is renewed automatically and in time.
-    assert_eq!(told(Duration::from_secs(60), HOUR, 14 * DAY), None);
-    assert!(told(2 * HOUR, HOUR / 2, 14 * DAY).is_some());
+    assert_eq!(shown(Duration::from_secs(60), HOUR, 14 * DAY), None);
+    assert!(shown(2 * HOUR, HOUR / 2, 14 * DAY).is_some());
 }
