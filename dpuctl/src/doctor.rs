@@ -39,6 +39,7 @@ pub(crate) async fn doctor(
         let conditions = pod_conditions(&dpu, client.now());
         console.print(&text_of(&diagnosis, &conditions, verbose || wide, wide))?;
     }
+    // A false condition that affects pods has its own exit code, even if no difference is left.
     check_pods(&dpu)?;
     match count_left(&diagnosis) {
         0 => Ok(()),

@@ -166,6 +166,7 @@ pub fn private_socket(path: &Path) -> io::Result<UnixListener> {
     // `bind` and a later `chmod` (net/unix/af_unix.c, unix_bind_bsd).
     fchmod(&bound, Mode::from_bits_truncate(PRIVATE_FILE))?;
     bind(bound.as_raw_fd(), &UnixAddr::new(path)?)?;
+    // Restores the bits that the umask removed. Nothing can connect before `listen`.
     fs::set_permissions(path, Permissions::from_mode(PRIVATE_FILE))?;
     listen(&bound, Backlog::MAXALLOWABLE)?;
     Ok(bound.into())

@@ -93,6 +93,7 @@ const MODE: u32 = 0o600;
 pub(crate) fn open_backend(path: &Path) -> Result<FileBackend, OpenError> {
     let refused = |source| OpenError::Io { doing: "open", path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(refused)?;
+    // Corrects the mode of a file that was copied or restored, such as from a backup.
     file.set_permissions(Permissions::from_mode(MODE)).map_err(refused)?;
     backend(file, path)
 }

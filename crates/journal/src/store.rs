@@ -79,6 +79,7 @@ impl Store {
         undo: &mut Vec<Change>,
     ) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
+        // By table, because redb refuses a second open handle of a table in a transaction.
         for table in self.tables.iter().copied().chain([METADATA]) {
             let mut of_table = changes.iter().filter(|change| change.table == table).peekable();
             if of_table.peek().is_some() {

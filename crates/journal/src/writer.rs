@@ -86,6 +86,7 @@ impl Writer {
                     self.health.begin(queued);
                     let mut group = Group::default();
                     group.add(changes, answer);
+                    // A read ends the group, so that it sees the commits before it and none after it.
                     next = group.gather(messages);
                     self.commit(group);
                 }
@@ -103,6 +104,7 @@ impl Writer {
             let (path, source) = (Arc::clone(&self.path), cause.into());
             WriteError::Failed { path, source }
         });
+        // Before the answers, so that a caller with an error already finds it in `problem`.
         self.health.note(&result, group.commits);
         for answer in group.answers {
             // The caller may have stopped waiting.
@@ -115,6 +117,7 @@ impl Writer {
         let result = self.opened()?.apply(changes, &mut undo);
         if result.is_err() {
             self.store = None;
+            // Later changes of a row must be undone first.
             undo.reverse();
             self.undo = undo;
         }

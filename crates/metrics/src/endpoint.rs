@@ -99,6 +99,7 @@ impl Endpoint {
         let pages = Arc::new(Pages { look, latest: Mutex::default() });
         let mut connections = JoinSet::new();
         loop {
+            // A JoinSet keeps ended tasks until they are joined.
             while connections.try_join_next().is_some() {}
             if connections.len() == CONNECTIONS {
                 connections.join_next().await;

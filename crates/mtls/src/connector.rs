@@ -257,6 +257,7 @@ impl Connector {
         if let Some(error) = self.paused() {
             return Err(error);
         }
+        // One limit for dialling, TLS and the first bytes: a DPU can hang in each of them.
         let opened = match timeout(self.deadline, self.attempt()).await {
             Ok(opened) => opened,
             Err(_) => Err(self.too_slow()),
@@ -274,6 +275,7 @@ impl Connector {
         let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
         let term = self.term(&stream, begun)?;
+        // Either side closes the connection when the first certificate of the other expires.
         *self.latest() = Some(Lifetime::until(term.end().min(own.first_end())));
         Ok(ClientStream { stream, term })
     }

@@ -215,6 +215,7 @@ fn certified_key(
 
 fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
     let unreadable = |source| CredentialsError::Read { item, path: path.to_owned(), source };
+    // Open first and check the open file: the path may lead to another file at any time.
     let file = open_regular_file(path).map_err(unreadable)?;
     check_access(item, path, &file.metadata().map_err(unreadable)?)?;
     let mut content = Vec::new();

@@ -166,6 +166,7 @@ impl Handshakes {
         while self.begun.front().is_some_and(AbortHandle::is_finished) {
             self.begun.pop_front();
         }
+        // Aborted tasks stay in `running` until they are joined. They do not count.
         while self.running.len() - self.dropped.len() >= self.limit && self.drop_oldest() {}
         self.begun.push_back(self.running.spawn(handshake));
     }

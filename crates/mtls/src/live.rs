@@ -175,6 +175,7 @@ impl LiveCredentials {
     fn replace(&self) -> Result<(), CredentialsError> {
         let current = self.current();
         let next = Credentials::load(&self.0.settings, &[current.identity().role()])?;
+        // Peers and records refer to this identity: only a restart may change it.
         if next.identity() != current.identity() {
             return Err(CredentialsError::OtherIdentity {
                 path: self.0.settings.certificate.clone(),

@@ -243,6 +243,7 @@ impl AsyncRead for ServerStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // Before the check of `is_blocked`: a peer that does not read must not keep an expired connection open.
         if let Poll::Ready(over) = self.term.poll_over(context) {
             return Poll::Ready(Err(over));
         }

@@ -67,6 +67,7 @@ impl Term {
             let Ok(left) = self.end.duration_since((self.clock)()) else {
                 return Poll::Ready(self.over());
             };
+            // The timer follows the monotonic clock, which does not change when the system clock is set.
             self.next_look.as_mut().reset(Instant::now() + left.min(LOOK_PERIOD));
         }
     }

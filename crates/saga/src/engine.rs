@@ -95,6 +95,7 @@ fn undo_together<C, E: Error + Send + Sync + 'static>(
 ) -> Vec<Left<E>> {
     let mut left = Vec::new();
     for (at, (steps, context)) in sagas.iter_mut().enumerate().rev() {
+        // Contexts after the failed one have not begun this step.
         let begun = if at <= number { position + 1 } else { position };
         let of_one = undo(&steps[..begun.min(steps.len())], *context);
         left.extend(of_one.into_iter().map(|left| Left { context: at, ..left }));
