@@ -1,16 +1,16 @@
-# Debian's packages, unpacked, and an image made of one. Sourced after debian.sh, never run.
+# Unpacks Debian's packages, and makes an image of one. Sourced after debian.sh, never run.
 # shellcheck shell=bash
 
 IMAGE=localhost/pod:1
 
-# download PACKAGE...: with all that they need, by the apt that was prepared. One that can't be had ends it, by name.
+# download PACKAGE...: with all dependencies, by the prepared apt. A missing package ends the script, by name.
 download() {
     local package
     for package in "$@"; do
         [[ -n $(version_of "$package") ]] ||
             die "$(awk '{print $(NF-1); exit}' "$APT_WORK/sources.list") of Debian has no package $package"
     done
-    own_apt apt-get install -y --download-only "$@" >/dev/null || die "apt can't get $*"
+    own_apt apt-get install -y --download-only "$@" >/dev/null || die "apt cannot download $*"
 }
 
 version_of() { own_apt apt-cache policy "$1" | sed -n 's/^ *Candidate: \([^(].*\)$/\1/p'; }
@@ -23,12 +23,12 @@ unpack() {
     for package in "$1"/*.deb; do
         dpkg-deb --fsys-tarfile "$package" |
             tar -x -C "$2" --keep-directory-symlink --exclude='./usr/share/doc' --exclude='./usr/share/locale' ||
-            die "${package##*/} can't be unpacked"
+            die "${package##*/} cannot be unpacked"
         dpkg-deb -f "$package" Package Version | paste -s | awk '{print $2, $4}' >>"$2/versions"
     done
 }
 
-# image TREE: an image of BusyBox alone, which sleeps, as an archive that runtimes load without a registry.
+# image TREE: an image with only BusyBox, which sleeps, as an archive that runtimes load without a registry.
 image() (
     set -e
     cd "$1"

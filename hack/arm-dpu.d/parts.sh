@@ -8,7 +8,7 @@ TOOLS=(ip bridge tc)
 # shellcheck source=hack/debian.sh
 source "$ROOT/hack/debian.sh"
 
-# fetch: gets what `up` needs, unless it is there.
+# fetch: downloads what `up` needs, unless it exists.
 fetch() {
     no_more "$@"
     need qemu-system-aarch64=qemu-system-arm mke2fs=e2fsprogs cpio=cpio || exit 1
@@ -22,7 +22,7 @@ fetch() {
 
 is_fetched() { [[ $(cat "$CACHE/recipe" 2>/dev/null) == "$(recipe)" ]]; }
 
-# The parts are fetched anew when what says how has changed.
+# A change of these scripts downloads the parts again.
 recipe() { cat "$ROOT/hack/arm-dpu.d/parts.sh" "$ROOT/hack/debian.sh" | sha256sum; }
 
 fetch_all() {
@@ -34,23 +34,23 @@ fetch_all() {
 }
 
 can_make_taps() {
-    [[ -r /dev/net/tun && -w /dev/net/tun ]] || { warn "the user $(id -un) can't open /dev/net/tun, which taps need" && return 1; }
+    [[ -r /dev/net/tun && -w /dev/net/tun ]] || { warn "the user $(id -un) cannot open /dev/net/tun, which taps need" && return 1; }
 }
 
-# Kernel, BusyBox, iproute2 and the libraries of it, unpacked.
+# Kernel, BusyBox, iproute2 and its libraries, unpacked.
 download() (
-    warn "getting Debian's arm64 kernel and tools"
+    warn "downloading Debian's arm64 kernel and tools"
     prepare_own_apt "$CACHE/new/apt" arm64
     own_apt apt-get install -y --download-only iproute2 busybox-static >/dev/null ||
-        die "apt can't get Debian's arm64 iproute2 and busybox-static"
+        die "apt cannot download Debian's arm64 iproute2 and busybox-static"
     cd "$CACHE/new/apt/archives"
     own_apt apt-get download "$(depends_on linux-image-arm64 'linux-image-[0-9].*')" >/dev/null ||
-        die "apt can't get Debian's arm64 kernel"
+        die "apt cannot download Debian's arm64 kernel"
     mkdir "$CACHE/new/unpacked"
     for package in *.deb; do dpkg-deb -x "$package" "$CACHE/new/unpacked"; done
 )
 
-# tools: kernel and programs as QEMU and the kernel take them.
+# tools: kernel and programs in the layout of QEMU and the kernel.
 tools() {
     local from=$CACHE/new/unpacked to=$CACHE/new/root tool
     install -D "$(unpacked "$from" busybox)" "$to/bin/busybox"
@@ -63,10 +63,10 @@ tools() {
     cp "$from"/boot/vmlinuz-* "$CACHE/vmlinuz"
 }
 
-# unpacked FOLDER PROGRAM: where it is; its folder differs between Debian's releases.
+# unpacked FOLDER PROGRAM: its path; its folder differs between Debian's releases.
 unpacked() { find "$1" -path "*bin/$2" -type f -print -quit; }
 
-# add_libraries FROM PROGRAM TO: what the program or library needs, and what that needs.
+# add_libraries FROM PROGRAM TO: the libraries of the program or library, recursively.
 add_libraries() {
     local name
     for name in $(readelf -d "$2" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
@@ -76,7 +76,7 @@ add_libraries() {
     done
 }
 
-# add_modules FROM TO: the kernel's modules named above and those that they need.
+# add_modules FROM TO: the modules named above and their dependencies.
 add_modules() {
     local version file module
     version=$(ls "$1/lib/modules")
@@ -90,10 +90,10 @@ add_modules() {
     depmod -b "$2" "$version"
 }
 
-# archive FOLDER: what the kernel unpacks as its first file system.
+# archive FOLDER: the kernel's initial file system.
 archive() { (cd "$1" && find . | cpio --quiet -o -H newc -R 0:0); }
 
-# initramfs FILE: the tools, and the script that the machine runs.
+# initramfs FILE: the tools, and the machine's init script.
 initramfs() {
     { cat "$CACHE/tools.cpio" && archive "$ROOT/hack/arm-dpu.d/root"; } >"$1"
 }

@@ -1,16 +1,16 @@
-# Kubernetes, built of Debian's source package. Sourced by prepare.sh, never run.
+# Kubernetes, built from Debian's source package. Sourced by prepare.sh, never run.
 #
-# Debian builds kubectl only, and since trixie its source is kubectl's alone.
+# Debian builds only kubectl, and since trixie its source package contains only kubectl.
 # shellcheck shell=bash
 
-# What is built changes with the version of the source and with this number, not with the text of scripts: it takes minutes.
+# The build depends on the version of the source and on this number, not on the scripts' text, because it takes minutes.
 KUBERNETES_RECIPE=2
 KUBERNETES_PROGRAMS=(kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy)
 
-# The sources of the packages that own_apt knows.
+# The source packages that own_apt knows.
 add_sources() {
     sed -i 's/^deb \(.*\)/&\ndeb-src \1/' "$APT_WORK/sources.list"
-    own_apt apt-get update >/dev/null || die "apt can't get the lists of Debian's sources"
+    own_apt apt-get update >/dev/null || die "apt cannot download the lists of Debian's sources"
 }
 
 source_version() {
@@ -20,21 +20,21 @@ source_version() {
     say "$version"
 }
 
-# kubernetes FOLDER WORK: the programs in FOLDER, which gets its name once they are complete.
+# kubernetes FOLDER WORK: the programs in FOLDER, which gets its name when they are complete.
 kubernetes() {
     local began=$EPOCHREALTIME source
     [[ ! -e $1 ]] || return 0
     warn "building ${KUBERNETES_PROGRAMS[*]}, which takes minutes of processor time"
     mkdir "$2/source" "$2/programs"
     (cd "$2/source" && own_apt apt-get source --download-only kubernetes >/dev/null &&
-        tar -xf kubernetes_*.orig.tar.*) || die "apt can't get the source package kubernetes"
+        tar -xf kubernetes_*.orig.tar.*) || die "apt cannot download the source package kubernetes"
     source=$(echo "$2"/source/kubernetes-*)
     [[ -e $source/cmd/kubelet ]] ||
         die "the source package kubernetes of Debian's $(codename) has no kubelet: bookworm's has"
     prepare_own_apt "$2/go-apt" "$(dpkg --print-architecture)"
     download golang-go
     unpack "$2/go-apt/archives" "$2/go"
-    # In no condition, where nothing that fails in it would end it.
+    # Not in a condition, in which set -e has no effect.
     build_kubernetes "$source" "$2"
     mv "$2/programs" "$1"
     warn "Kubernetes is built, $(ms_since "$began") ms"
@@ -46,8 +46,8 @@ build_kubernetes() (
     version=${1##*/kubernetes-}
     GOROOT=$(echo "$2"/go/usr/lib/go-*)
     export GOROOT GOPATH=$2/gopath GOCACHE=$2/gocache GO111MODULE=off GOPROXY=off GOFLAGS='' CGO_ENABLED=0
-    # The compiler is the work here, not what it makes: it inlines nothing, tells debuggers nothing, and frees memory
-    # seldom, for a quarter less of processor time.
+    # Compiling is the cost here, not running: without inlining and debug information, and with rare garbage collection,
+    # the build takes a quarter less processor time.
     export GOGC=400
     PATH=$GOROOT/bin:$PATH
     mkdir -p "$GOPATH/src/k8s.io"
@@ -62,7 +62,7 @@ build_kubernetes() (
     done
 )
 
-# generate_openapi GENERATOR: what the API servers tell of their types, which the source lacks.
+# generate_openapi GENERATOR: the API servers' OpenAPI definitions, which the source lacks.
 generate_openapi() {
     local types=staging/src/k8s.io/apimachinery/pkg
     nice go build -o "$1" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
@@ -71,14 +71,14 @@ generate_openapi() {
         $types/apis/meta/v1 $types/runtime $types/version staging/src/k8s.io/api/autoscaling/v1
 }
 
-# openapi GENERATOR PACKAGE FOLDER...: of the types below these folders that want one.
+# openapi GENERATOR PACKAGE FOLDER...: for the types below these folders that need a definition.
 openapi() {
     "$1" --logtostderr --input-dirs "$(tagged "${@:3}")" --output-package "k8s.io/kubernetes/$2" \
         --output-file-base zz_generated.openapi --report-filename /dev/null \
         --go-header-file vendor/k8s.io/code-generator/hack/boilerplate.go.txt
 }
 
-# tagged FOLDER...: the packages below, by import path, with commas between them.
+# tagged FOLDER...: the packages below, by import path, separated by commas.
 tagged() {
     grep -rl --include='*.go' '+k8s:openapi-gen=' "$@" | xargs -n 1 dirname | LC_ALL=C sort -u |
         grep -vE '_test|/testdata|code-generator|sample-apiserver' |

@@ -1,4 +1,4 @@
-# What a cluster is made of: Debian's packages, unpacked, and Kubernetes. Sourced by hack/cluster, never run.
+# The parts of a cluster: unpacked Debian packages, and Kubernetes. Sourced by hack/cluster, never run.
 # shellcheck shell=bash
 
 PACKAGES=(etcd-server containerd runc containernetworking-plugins busybox-static kubernetes-client iptables conntrack)
@@ -12,16 +12,16 @@ source "$ROOT/hack/cluster.d/kubernetes.sh"
 
 CACHE=${OFFLOAD_CLUSTER_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/cluster}
 RECIPE=$(cat "$ROOT/hack/cluster.d/"{prepare,kubernetes}.sh "$ROOT/hack/debian.sh" "$ROOT/hack/packages.sh" | sha256sum)
-# Without Kubernetes where another one is used.
+# Without Kubernetes if another one is used.
 TREE=$CACHE/${RECIPE:0:12}${OFFLOAD_KUBERNETES_DIR:+-bare}
 
-# The Kubernetes that the caller names is whole.
+# The caller's Kubernetes must be complete.
 need_kubernetes() {
     local program
     [[ ${OFFLOAD_KUBERNETES_DIR:-} ]] || return 0
     for program in "${KUBERNETES_PROGRAMS[@]}"; do
         [[ -x $OFFLOAD_KUBERNETES_DIR/$program ]] ||
-            die "OFFLOAD_KUBERNETES_DIR=$OFFLOAD_KUBERNETES_DIR has no $program: it has to have ${KUBERNETES_PROGRAMS[*]}"
+            die "OFFLOAD_KUBERNETES_DIR=$OFFLOAD_KUBERNETES_DIR has no $program: it needs ${KUBERNETES_PROGRAMS[*]}"
     done
     OFFLOAD_KUBERNETES_DIR=$(realpath "$OFFLOAD_KUBERNETES_DIR")
 }
@@ -35,12 +35,12 @@ prepare() {
     unlock_cache
 }
 
-# The tree gets its name once it is complete.
+# The tree gets its name when it is complete.
 build_tree() {
     local began=$EPOCHREALTIME work=$CACHE/work version
     rm -rf "$work"
     mkdir -p "$work/tree"
-    warn "getting Debian's ${PACKAGES[*]} into $CACHE"
+    warn "downloading Debian's ${PACKAGES[*]} into $CACHE"
     prepare_own_apt "$work/apt" "$(dpkg --print-architecture)"
     download "${PACKAGES[@]}"
     unpack "$work/apt/archives" "$work/tree"
@@ -58,7 +58,7 @@ build_tree() {
     warn "the cluster's programs are ready, $(ms_since "$began") ms"
 }
 
-# name_iptables FOLDER: the names that Debian gives them when the package is installed.
+# name_iptables FOLDER: the names that installing Debian's package would create.
 name_iptables() {
     local name
     for name in ip{,6}tables{,-save,-restore}; do ln -sf xtables-nft-multi "$1/$name"; done

@@ -1,7 +1,7 @@
-# Debian's packages of container runtimes, of each suite in a tree with an image. Sourced by hack/runtimes, never run.
+# Debian's packages of container runtimes, a tree with an image per suite. Sourced by hack/runtimes, never run.
 # shellcheck shell=bash
 
-# The machine's own Debian, and what is to be the next one.
+# The machine's own Debian, and the next release.
 SUITES=(own next)
 
 packages_of() {
@@ -36,13 +36,13 @@ prepare_suite() {
     unlock_cache
 }
 
-# build_tree SUITE TREE, which gets its name once it is complete.
+# build_tree SUITE TREE: the tree gets its name when it is complete.
 build_tree() {
     local began=$EPOCHREALTIME work=$CACHE/work packages
     read -ra packages < <(packages_of "$1" | paste -sd' ')
     rm -rf "$work"
     mkdir -p "$work/tree"
-    warn "getting Debian's ${packages[*]} into $CACHE"
+    warn "downloading Debian's ${packages[*]} into $CACHE"
     "prepare_$1_apt" "$work/apt" "$(dpkg --print-architecture)"
     download "${packages[@]}"
     unpack "$work/apt/archives" "$work/tree"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Ports in bridges, as mlx5 has them (drivers/net/ethernet/mellanox/mlx5/core/en/rep/bridge.c and
- * esw/bridge.c): most flags are refused, VLANs and groups are taken, and so are the stations that somebody put
- * behind a port. Those that a port has learnt stay the bridge's, whereas mlx5 takes them over.
+ * Bridge ports with the behaviour of mlx5 (drivers/net/ethernet/mellanox/mlx5/core/en/rep/bridge.c and
+ * esw/bridge.c). Most flags are refused. VLANs, groups and static FDB entries are accepted. Learnt FDB entries
+ * stay in the bridge; mlx5 offloads them, too.
  */
 #include <linux/etherdevice.h>
 #include <linux/if_bridge.h>
@@ -15,7 +15,7 @@
 
 static struct workqueue_struct *later;
 
-/* A station to be told of, once the bridge has let go of its table. */
+/* An FDB entry to report after the bridge has released the lock of its table. */
 struct station {
 	struct work_struct work;
 	struct net_device *dev;
@@ -112,7 +112,7 @@ static int hear(struct notifier_block *block, unsigned long event, void *told)
 	}
 }
 
-/* The bridge asks with a lock held that lets nobody sleep, and does the rest later. */
+/* The first runs in atomic context with a lock of the bridge held; work that may sleep is deferred to a queue. */
 static struct notifier_block asked = { .notifier_call = hear };
 static struct notifier_block told_later = { .notifier_call = hear };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A switchdev driver for the ports of netdevsim's cards, which have none, so that it is seen here what a
- * BlueField says: it refuses what mlx5 refuses, takes what mlx5 takes, and says what it has taken.
+ * A switchdev driver for the ports of netdevsim's cards, which have none. It shows a BlueField's behaviour: it
+ * refuses what mlx5 refuses, accepts what mlx5 accepts, and reports what it has offloaded.
  *
- * There is no switch behind it. All frames go the software's way, and a rule that is "in hardware" only counts:
- * those frames that a card would have had it decide about.
+ * It has no switch. Software forwards all frames, and a rule "in hardware" only counts the frames that a card
+ * would match with it.
  */
 #include <linux/module.h>
 #include <linux/netdevice.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Flower filters at the ingress of representors, as mlx5 takes and refuses them
+ * Flower filters at the ingress of representors, accepted and refused like by mlx5
  * (drivers/net/ethernet/mellanox/mlx5/core/en_tc.c and en/tc/act).
  *
- * netdevsim itself takes programs of BPF only. So each of its representors gets operations of its own, which are
- * netdevsim's but for those of traffic control.
+ * netdevsim itself accepts only BPF programs. So each of its representors gets its own netdev operations:
+ * netdevsim's, except those of traffic control.
  */
 #include <linux/etherdevice.h>
 #include <linux/module.h>
@@ -19,11 +19,11 @@
 
 #include "switchdevsim.h"
 
-/* Whether cards give frames to the kernel that a rule traps. Not all drivers know that action, as mlx5 does. */
+/* Whether cards pass frames of trap rules to the kernel. Not all drivers support that action; mlx5 does. */
 static bool takes_trap = true;
 module_param(takes_trap, bool, 0644);
 
-/* What a frame may be looked at for, and how much that is. All else is refused by mlx5 (__parse_cls_flower). */
+/* The supported keys and their sizes. mlx5 refuses all others (__parse_cls_flower). */
 #define KEY(id, type) [FLOW_DISSECTOR_KEY_##id] = sizeof(struct flow_dissector_key_##type)
 static const size_t keys[FLOW_DISSECTOR_KEY_MAX] = {
 	KEY(META, meta),
@@ -49,7 +49,7 @@ static const size_t keys[FLOW_DISSECTOR_KEY_MAX] = {
 	KEY(MPLS, mpls),
 };
 
-/* Room for a frame's keys, wherever flower puts them. */
+/* Space for a frame's keys at flower's offsets. */
 #define KEYS_BYTES 1024
 
 struct rule {
@@ -63,7 +63,7 @@ struct rule {
 	struct rcu_head rcu;
 };
 
-/* A representor. Its rules are in the order in which a frame is asked about them. */
+/* A representor. Its rules are in the order of matching. */
 struct port {
 	struct list_head list;
 	struct net_device *dev;
@@ -86,7 +86,7 @@ static struct port *find_port(const struct net_device *dev)
 	return NULL;
 }
 
-/* META tells of the link, which is the port itself. */
+/* META matches the ingress link, which is the port itself. */
 static bool agrees(const struct flow_match *match, const void *seen)
 {
 	int key;
@@ -113,7 +113,7 @@ static bool is_meant(const struct rule *rule, const struct sk_buff *skb)
 	return agrees(&rule->match, seen);
 }
 
-/* Counts what a card would have a rule decide about: the first that is meant. */
+/* Counts the frame in the first matching rule, like a card. */
 static int see(struct sk_buff *skb, struct net_device *dev, struct packet_type *tap, struct net_device *first)
 {
 	struct port *port = container_of(tap, struct port, tap);
@@ -149,7 +149,7 @@ static int check_keys(const struct flow_match *match, struct netlink_ext_ack *ex
 	return 0;
 }
 
-/* Kernels before 6.10 leave it to each driver what it does with flags that it does not know. */
+/* Kernels before 6.10 leave unknown flags to each driver. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 10, 0)
 static bool flow_rule_is_supp_control_flags(u32 known, u32 asked, struct netlink_ext_ack *extack)
 {
@@ -160,7 +160,7 @@ static bool flow_rule_is_supp_control_flags(u32 known, u32 asked, struct netlink
 }
 #endif
 
-/* Not whether it is the first of a packet's fragments or a later one. */
+/* Only whether a packet is a fragment, not whether it is the first or a later one. */
 static int check_fragments(const struct flow_rule *asked, struct netlink_ext_ack *extack)
 {
 	struct flow_match_control match;
@@ -278,7 +278,7 @@ static int take_rule(struct port *port, struct flow_cls_offload *asked)
 	rule->chain = asked->common.chain_index;
 	rule->priority = asked->common.prio;
 	rule->protocol = asked->common.protocol;
-	/* They are flower's, until it takes the rule back and all who look have looked. */
+	/* flower owns the keys, and frees them only after it has destroyed the rule and an RCU grace period has passed. */
 	rule->match = wanted->match;
 	rule->last = jiffies;
 	list_for_each_entry(other, &port->rules, list)
@@ -343,7 +343,7 @@ static int set_up_tc(struct net_device *dev, enum tc_setup_type type, void *data
 	return flow_block_cb_setup_simple(data, &blocks, asked_of_port, port, port, true);
 }
 
-/* Kernels before 6.2 ask the driver for it. */
+/* Kernels before 6.2 ask the driver for the port. */
 static const struct devlink_port *devlink_port_of(struct net_device *dev)
 {
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
@@ -388,7 +388,7 @@ static void remove_port(struct port *port)
 	kfree(port);
 }
 
-/* With the lock of all links held, as in all that is asked of a port. */
+/* Called with RTNL held, like all operations of a port. */
 static int hear_of_link(struct notifier_block *block, unsigned long event, void *told)
 {
 	struct net_device *dev = netdev_notifier_info_to_dev(told);
