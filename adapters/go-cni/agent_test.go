@@ -94,12 +94,12 @@ func newCNI(t *testing.T, opts ...Opt) CNI {
 	return network
 }
 
-func TestNewAsksNobody(t *testing.T) {
+func TestNewCallsNoAgent(t *testing.T) {
 	t.Setenv(SocketVariable, filepath.Join(t.TempDir(), "nobody"))
 	newCNI(t, WithLoNetwork, WithPluginConfDir(t.TempDir()), WithDefaultConf)
 }
 
-func TestACallIsThatOfARuntime(t *testing.T) {
+func TestCallHasRuntimesForm(t *testing.T) {
 	agent := startAgent(t, always(done))
 	err := newCNI(t).Remove(context.Background(), "c1", "/run/netns/a",
 		WithLabels(map[string]string{"K8S_POD_NAME": "web", "IgnoreUnknown": "1"}), WithArgs("K8S_POD_UID", "u"),
@@ -129,7 +129,7 @@ func TestACallIsThatOfARuntime(t *testing.T) {
 	}
 }
 
-func TestTheAgentsRefusalIsToldWithItsCode(t *testing.T) {
+func TestRefusalHasItsCode(t *testing.T) {
 	startAgent(t, always(`{"error":{"cniVersion":"1.1.0","code":104,"msg":"no VF is left","details":"VFS_EXHAUSTED: stop pods"}}`))
 	_, err := newCNI(t).Setup(context.Background(), "c1", "/run/netns/a")
 	var refusal *types.Error
@@ -138,7 +138,7 @@ func TestTheAgentsRefusalIsToldWithItsCode(t *testing.T) {
 	}
 }
 
-func TestAnArgumentThatWouldBeTwoIsRefused(t *testing.T) {
+func TestArgumentWithSeparatorIsRefused(t *testing.T) {
 	agent := startAgent(t, always(done))
 	err := newCNI(t).Remove(context.Background(), "c1", "", WithArgs("K8S_POD_NAME", "a;IP=10.1.0.9"))
 	if err == nil || len(agent.calls()) != 0 {
@@ -146,7 +146,7 @@ func TestAnArgumentThatWouldBeTwoIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatIsReplacedIsAskedAgain(t *testing.T) {
+func TestReplacedAgentIsCalledAgain(t *testing.T) {
 	calls := 0
 	agent := startAgent(t, func(request) string {
 		if calls++; calls < 3 {
@@ -159,7 +159,7 @@ func TestAnAgentThatIsReplacedIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatComesLateIsWaitedFor(t *testing.T) {
+func TestLateAgentIsWaitedFor(t *testing.T) {
 	agent := absentAgent(t)
 	network := newCNI(t, agent.network())
 	failure := make(chan error)
@@ -170,7 +170,7 @@ func TestAnAgentThatComesLateIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestStatusDoesNotWaitForAnAgentThatIsNotThere(t *testing.T) {
+func TestStatusDoesNotWaitForMissingAgent(t *testing.T) {
 	t.Parallel()
 	agent := absentAgent(t)
 	began := time.Now()
@@ -180,7 +180,7 @@ func TestStatusDoesNotWaitForAnAgentThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestStatusDoesNotWaitForAnAgentThatIsSuspended(t *testing.T) {
+func TestStatusDoesNotWaitForSuspendedAgent(t *testing.T) {
 	t.Parallel()
 	suspended := make(chan struct{})
 	t.Cleanup(func() { close(suspended) })
@@ -193,7 +193,7 @@ func TestStatusDoesNotWaitForAnAgentThatIsSuspended(t *testing.T) {
 	}
 }
 
-func TestWhoGivesUpHangsUp(t *testing.T) {
+func TestCancelledCallClosesConnection(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	t.Setenv(SocketVariable, socket)
@@ -232,7 +232,7 @@ func TestWhoGivesUpHangsUp(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOfRubbishOrMegabytesIsAnError(t *testing.T) {
+func TestMalformedOrHugeAnswerIsAnError(t *testing.T) {
 	t.Parallel()
 	endless := `{"result":"` + string(bytes.Repeat([]byte("x"), 2*documentLimit))
 	for _, answer := range []string{`{"result":[}`, `[]`, endless} {

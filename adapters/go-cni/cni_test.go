@@ -75,7 +75,7 @@ func TestAResultWithAGapIsRefused(t *testing.T) {
 	}
 }
 
-func TestAResultThatNamesNoInterfaceThereIsIsRefused(t *testing.T) {
+func TestResultWithUnknownInterfaceIsRefused(t *testing.T) {
 	for _, number := range []string{"2", "-1"} {
 		startAgent(t, always(strings.Replace(result, `"interface":1`, `"interface":`+number, 1)))
 		if _, err := newCNI(t).Setup(context.Background(), "c1", "/run/netns/a"); !IsInvalidResult(err) {
@@ -119,7 +119,7 @@ func detached(calls []request) string {
 }
 
 // A refused network, one with an unreadable answer, and one whose answer cannot be combined with the others'.
-func TestASetupThatFailsTakesBackAllNetworks(t *testing.T) {
+func TestFailedSetupDetachesAllNetworks(t *testing.T) {
 	for answer, why := range map[string]string{
 		refused:         "no address is left",
 		`{"result":[]}`: "can't be decoded",
@@ -141,7 +141,7 @@ func TestASetupThatFailsTakesBackAllNetworks(t *testing.T) {
 	}
 }
 
-func TestWhatIsTakenBackHasItsOwnTime(t *testing.T) {
+func TestUndoHasItsOwnTimeLimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	agent := startAgent(t, func(call request) string {
 		if call.Command == "ADD" && call.IfName == "eth1" {
@@ -155,7 +155,7 @@ func TestWhatIsTakenBackHasItsOwnTime(t *testing.T) {
 	}
 }
 
-func TestARemoveGoesOnAndTellsAllThatFails(t *testing.T) {
+func TestRemoveContinuesAndReportsAllFailures(t *testing.T) {
 	agent := startAgent(t, func(call request) string {
 		if call.IfName == "eth1" {
 			return done
@@ -197,7 +197,7 @@ func TestASetupIsOfOneLoad(t *testing.T) {
 	}
 }
 
-func TestSeveralNetworksAreOneResultAndInTurnIfAsked(t *testing.T) {
+func TestSeveralNetworksAreOneResult(t *testing.T) {
 	agent := startAgent(t, func(call request) string {
 		return strings.ReplaceAll(strings.ReplaceAll(result, "eth0", call.IfName), "net1", "x"+call.IfName)
 	})
@@ -214,7 +214,7 @@ func TestSeveralNetworksAreOneResultAndInTurnIfAsked(t *testing.T) {
 	}
 }
 
-func TestTheNetworkIsTheDPUsDefaultWithoutAnyFile(t *testing.T) {
+func TestDefaultNetworkWithoutFiles(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, folder := range []string{t.TempDir(), missing} {
 		network := newCNI(t, WithMinNetworkCount(2), WithPluginConfDir(folder))
@@ -244,7 +244,7 @@ func assertNetworks(t *testing.T, network CNI, expected string) {
 	}
 }
 
-func TestFilesOfOursAreTakenByNameAndThoseOfOthersPassedOver(t *testing.T) {
+func TestOtherPluginsFilesAreIgnored(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(folder, name)
@@ -282,7 +282,7 @@ func TestFilesOfOursAreTakenByNameAndThoseOfOthersPassedOver(t *testing.T) {
 	}
 }
 
-func TestWhatCantBeExecutedIsRefusedByName(t *testing.T) {
+func TestOtherPluginsAreRefusedByName(t *testing.T) {
 	for text, why := range map[string]string{
 		`{"name":"n","plugins":[{"type":"bridge"}]}`:                         "there is no host-shim among them",
 		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"tuning"}]}`:    "it has the plugin tuning, which is not executed",
@@ -313,7 +313,7 @@ func behind(plugins string) string {
 	return `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"host-shim"},` + plugins + `]}`
 }
 
-func TestPortmapAndBandwidthBehindOursAreLeftToTheAgent(t *testing.T) {
+func TestAgentDoesPortmapAndBandwidth(t *testing.T) {
 	agent := startAgent(t, always(done))
 	folder := t.TempDir()
 	text := behind(`{"type":"portmap","snat":true,"capabilities":{"portMappings":true}},
@@ -350,7 +350,7 @@ func TestPortmapAndBandwidthBehindOursAreLeftToTheAgent(t *testing.T) {
 	}
 }
 
-func TestAConfigurationSaysWhereTheAgentIsAndWhatItIsPassed(t *testing.T) {
+func TestConfigurationHasSocketAndCapabilities(t *testing.T) {
 	agent := startAgent(t, always(done))
 	t.Setenv(SocketVariable, "/nowhere")
 	text := `{"name":"n","type":"host-shim","agentSocket":"` + agent.socket + `","capabilities":{"dns":true}}`

@@ -96,7 +96,7 @@ func compareFields(t *testing.T, ours, theirs reflect.Type) {
 // No caller can have a Network, because none is ever returned. RWMutex is go-cni's internal lock.
 var unreachable = map[string]bool{"Network": true, "RWMutex": true}
 
-func TestEveryNameOfTheOriginalIsThere(t *testing.T) {
+func TestEveryOriginalNameExists(t *testing.T) {
 	theirs, err := build.Import("github.com/containerd/go-cni", "", build.FindOnly)
 	if err != nil {
 		t.Fatal(err)

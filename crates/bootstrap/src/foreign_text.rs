@@ -13,7 +13,7 @@ pub fn cut(mut text: String, limit: usize) -> String {
 }
 
 /// Replaces by `\u{fffd}` each character that affects a terminal: control characters except those in `kept`, and marks
-/// that change the direction of writing (Unicode, UAX #9), which can make a text look like another.
+/// that change the direction of writing (Unicode, UAX #9). Such marks can make a text look like another.
 #[must_use]
 pub fn printable(text: &str, kept: &[char]) -> String {
     let is_hidden = |c: char| (c.is_control() || changes_direction(c)) && !kept.contains(&c);

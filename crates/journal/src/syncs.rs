@@ -23,9 +23,9 @@ pub enum Outlives {
 
 /// Whether a backend syncs.
 ///
-/// redb trusts a file that was closed, and checks every page of one that was not. To keep this right when the machine
-/// goes down, an unsynced journal still syncs when it is opened, at its first commit, which marks the file as not
-/// closed, and when it is closed.
+/// redb trusts a file that was closed, and checks every page of one that was not. An unsynced journal must not be
+/// trusted wrongly after the machine went down. So it still syncs when it is opened and closed, and at its first
+/// commit, which marks the file as not closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Syncs(Arc<AtomicBool>);
 

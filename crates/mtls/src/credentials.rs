@@ -49,8 +49,8 @@ impl fmt::Debug for Inner {
 
 impl Credentials {
     /// Reads and checks the files. Each must parse, and other users must not be able to change it or to read the key.
-    /// The key must belong to the certificate, which must be valid now, be trusted by the CA for its role's use, and
-    /// have an identity of the trust domain with one of `roles`.
+    /// The key must belong to the certificate. The CA must trust the certificate now for its role's use. Its identity
+    /// must be in the trust domain and have one of `roles`.
     ///
     /// Files that are being replaced may not match for a moment, so that a mismatch is read a second time.
     ///

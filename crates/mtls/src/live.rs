@@ -230,8 +230,8 @@ impl LiveCredentials {
         })
     }
 
-    /// One sentence if the certificate in force has expired or must be renewed: its end is closer than `ahead`, or than
-    /// a third of its validity if that is shorter. `None`: it need not be renewed yet.
+    /// One sentence if the certificate in force has expired or must be renewed. It must be renewed when its end is
+    /// closer than `ahead`, or than a third of its validity if that is shorter. `None`: it need not be renewed yet.
     #[must_use]
     pub fn expiring(&self, ahead: Duration) -> Option<String> {
         let current = self.current();

@@ -1,7 +1,7 @@
 //! Verification of certificates.
 //!
-//! Both verifiers leave the cryptography to rustls and webpki. They replace the check of the DNS name by a check of the
-//! identity: management links have the same addresses on every host, so that a DNS name proves nothing about a DPU.
+//! Both verifiers leave the cryptography to rustls and webpki. They check the identity instead of a DNS name.
+//! Management links have the same addresses on every host, so that a DNS name proves nothing about a DPU.
 
 use std::{
     fmt,

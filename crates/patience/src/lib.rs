@@ -1,7 +1,7 @@
 //! Timeouts that do not count the time in which this process was suspended.
 //!
-//! A program that is stopped for longer than its timeout (SIGSTOP, or a suspended machine) would otherwise report the
-//! peer as silent when it continues, although the answer has arrived.
+//! Without this, a program that was stopped for longer than its timeout (SIGSTOP, or a suspended machine) would report
+//! a silent peer, although the answer has arrived.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
