@@ -306,7 +306,7 @@ mod tests {
         live.replace().unwrap();
         assert_ne!(live.current().first_end(), first_end);
         paths.into_iter().zip(&first).for_each(|(path, content)| fs::write(path, content).unwrap());
-        live.look(false);
+        live.load_if_changed_blocking(false);
         assert_eq!(live.current().first_end(), first_end);
     }
 }
