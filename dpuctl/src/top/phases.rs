@@ -163,8 +163,8 @@ attach      total   -      -     -     -
     #[test]
     fn restarted_service_counts_from_zero() {
         let before = look(0, &[phase(TOTAL, 90_000_000, [0, 0, 9, 0])]);
-        let anew = look(4, &[phase(TOTAL, 500_000, [1, 0, 0, 0])]);
-        let table = anew.table(&before, 0, true);
+        let restarted = look(4, &[phase(TOTAL, 500_000, [1, 0, 0, 0])]);
+        let table = restarted.table(&before, 0, true);
         let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
         let expected = "attach total 0.25/s 500 us 990 us 100% 1 500 us";
         assert_eq!(row.join(" "), expected);

@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn busiest_come_first_and_new_last() {
-        let before = look("2026-03-01T12:00:00Z", &[("a", 1000), ("b", 1000), ("anew", 9000)]);
+        let before = look("2026-03-01T12:00:00Z", &[("a", 1000), ("b", 1000), ("reset", 9000)]);
         let now = look(
             "2026-03-01T12:00:02.5Z",
-            &[("a", 1000), ("anew", 10), ("b", 3_501_000), ("new", 7000)],
+            &[("a", 1000), ("reset", 10), ("b", 3_501_000), ("new", 7000)],
         );
         let rows = rows(&before, &now);
-        let all = [("b", "1.40 MB"), ("a", "0 B"), ("anew", "0 B"), ("new", "-")];
+        let all = [("b", "1.40 MB"), ("a", "0 B"), ("reset", "0 B"), ("new", "-")];
         assert_eq!(rows, expected(&all));
         assert_eq!(rate_table(&before, &now, 1, false).lines().count(), 2);
     }
