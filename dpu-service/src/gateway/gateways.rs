@@ -144,6 +144,7 @@ impl Gateways {
 
     fn show(&self, next: Shown) {
         let has_news = self.change(|shown| {
+            // A pass does not ask other devices, so their latest answers stay.
             let asked = std::mem::take(&mut shown.asked);
             let has_news = next.answered.iter().any(|one| !shown.answered.contains(one));
             *shown = Shown { asked, ..next };

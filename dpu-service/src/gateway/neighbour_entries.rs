@@ -76,6 +76,7 @@ impl Gateways {
                 return 0;
             }
         };
+        // Evaluated during the turn, so that no pod comes or goes before the change.
         let wanted = self.entries(&wanted());
         let requests = differences(&found, &wanted);
         let count = requests.len();

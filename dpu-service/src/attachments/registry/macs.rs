@@ -47,6 +47,7 @@ fn new_mac(
     prefix: &[u8],
     networks: &PooledNetworks,
 ) -> Result<MacAddress, Failure> {
+    // Random, because DPUs on one layer-2 network do not know each other's addresses.
     let start: u64 = rand::random();
     let mac = |number: u64| {
         let [_, _, bytes @ ..] = number.to_be_bytes();

@@ -163,6 +163,7 @@ impl Inner {
         let options = (rows::OPTIONS, rows::no_spanning_tree());
         let columns = rows::vlans(wanted).into_iter();
         let columns = columns.chain([("qos", Datum::reference(queues)), options, marks]);
+        // Marked as touched before the write, so that the watching thread takes the row for ours.
         let _touching = self.touched.touch(&self.vswitch, &port.name);
         let insert = rows::insert_port(bridge, &port.name, interface, columns);
         let added = self.vswitch.change(&doing, insert.into());

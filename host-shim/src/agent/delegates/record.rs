@@ -53,7 +53,7 @@ pub(in crate::agent) struct Delegated {
     pub(super) wishes: Map<String, Value>,
     /// By which interface the pod's default routes go.
     pub(super) default_routes: DefaultRoutes,
-    /// The addresses of the DPU that its plugins are told. `None`: they see to them.
+    /// The addresses of the DPU that the plugins get. `None`: they choose addresses.
     pub(super) lease: Option<v1::FurtherLease>,
     /// What the last of its plugins has answered. `None`: they have not made it yet.
     pub(super) result: Option<Value>,

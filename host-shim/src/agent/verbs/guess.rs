@@ -124,7 +124,7 @@ mod tests {
         AddRequest::plain(key, "/run/netns/a".into(), network.into())
     }
 
-    /// The hello of a session that began meanwhile has listed it as in use, and no link tells that it is not.
+    /// The hello of a new session listed the VF as in use, and no link event corrects that.
     #[tokio::test]
     async fn declined_offers_are_reported() {
         let (doors, _folder) = doors();

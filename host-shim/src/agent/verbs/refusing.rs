@@ -6,12 +6,12 @@ use offload_proto::{Failure, Reason};
 
 use crate::{agent::defect::locked, protocol::AddRequest};
 
-/// The networks of the attaches that the DPU has refused last. Who is refused tries again and again.
+/// The networks whose latest attach the DPU refused. Their pods are tried again and again, without a speculative move.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Refusing(Mutex<HashSet<String>>);
 
 impl Refusing {
-    /// So many networks are remembered at once: pods may ask for any name.
+    /// The upper bound of remembered networks: pods may request any name.
     const MOST: usize = 1000;
 
     /// Whether the network's last answer was a refusal.
@@ -19,7 +19,7 @@ impl Refusing {
         locked(&self.0).contains(network)
     }
 
-    /// The DPU has granted these requests, or has not.
+    /// Records whether the DPU granted these requests.
     pub(super) fn note(&self, requests: &[AddRequest], failure: Option<&Failure>) {
         let mut refusing = locked(&self.0);
         match (failure, requests) {
@@ -30,14 +30,14 @@ impl Refusing {
                 }
                 refusing.insert(request.network.clone());
             }
-            // Of several networks it is not known which one refuses.
+            // Of several networks the refusal does not say which one it is about.
             (Some(_), _) => {}
         }
     }
 }
 
-/// Whether all who ask for the network are refused likewise: what one pod has asked for besides, or may not, is nothing
-/// to the others, nor that a caller or a session has ended.
+/// Whether every ADD to the network fails with this reason. A pod's own request or rights, or an ended caller or
+/// session, say nothing about others.
 const fn is_of_network(reason: Reason) -> bool {
     matches!(
         reason,
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_refuses_until_it_grants() {
+    fn refused_network_is_remembered_until_granted() {
         let refusing = Refusing::default();
         for network in ["blue", "red"] {
             refusing.note(&[to(network)], Some(&failed(Reason::ProgrammingFailed)));

@@ -86,8 +86,7 @@ impl Cleanliness {
         learned.or_else(|| self.host.source().usual_state(vf).map(Arc::new))
     }
 
-    /// Learns what the VFs are like that nobody has and that were not seen before, and forgets those that
-    /// are gone.
+    /// Learns the baselines of free VFs that were not seen before, and removes those of absent VFs.
     pub(in crate::agent) fn learn_originals(&self, present: &HostLinks) {
         self.originals.retain(|device| self.host.source().exists(device));
         let vfs = vf_source::vfs(self.host.source(), &present.links);

@@ -71,7 +71,7 @@ pub enum AgentAction {
     Connects(HostId),
     /// `dpu/reports.rs::hello`, the second half.
     SaysHello(HostId),
-    /// `dpu/room.rs::keep_session` and `upkeep/room.rs::act_on`: a message of the DPU.
+    /// `dpu/mod.rs::keep_session` and `upkeep/room.rs::act_on`: a message of the DPU.
     Hears(HostId),
     /// `dpu/session.rs::keep`: the DPU has ended the session.
     NoticesEnd(HostId),

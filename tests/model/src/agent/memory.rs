@@ -189,7 +189,7 @@ impl Agent {
         }
     }
 
-    /// `dpu/pending_detaches.rs::note`: one for each key.
+    /// `dpu/pending_detaches.rs::note`: keeps one per key.
     pub(super) fn note(&mut self, detach: Detach) {
         self.undelivered.retain(|other| other.key != detach.key);
         self.undelivered.push(detach);

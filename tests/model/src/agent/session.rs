@@ -1,5 +1,5 @@
 //! The agent's messages to the DPU, and the DPU's messages to it. In the program:
-//! host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/room,upkeep/room}.rs.
+//! host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/mod,upkeep/room}.rs.
 
 use super::{
     memory::{Agent, LockRequest, Standing},

@@ -1,6 +1,6 @@
 //! The speculative move: an ADD takes an offered VF and names it to the DPU. While it waits, it records the VF and
 //! moves it into the pod, where the VF has no attachment's settings yet. In the program:
-//! host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/promises}.rs.
+//! host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/vf_offers}.rs.
 
 use super::{
     giving_up::fails_add,

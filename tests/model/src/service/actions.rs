@@ -33,9 +33,9 @@ pub enum ServiceAction {
     /// `attachments/hello.rs::end`: a verdict gets the key's lock.
     CarriesOut(HostId, AttachmentId),
     /// `api/session.rs::hold`: everything that follows from the hello is done.
-    Welcomes(HostId, SessionId),
+    RepliesToHello(HostId, SessionId),
     /// `api/session.rs::send_offers`.
-    Promises(HostId, SessionId),
+    Offers(HostId, SessionId),
     /// `attachments/hosts.rs::goodbye`.
     NoticesEnd(HostId, SessionId),
     /// `attachments/reconcile.rs::repair`.
@@ -122,7 +122,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/reconcile.rs::reconcile`, before anybody is served.
+    /// `attachments/reconcile.rs::reconcile`, before any call is served.
     pub fn clears_unused(&self, system: &mut System) {
         if !self.has(Protection::ClearedBeforeServing) {
             return;
@@ -190,7 +190,7 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
     }
 }
 
-/// What the service does unasked, when `attachments/reconcile.rs::repair` has compared the journal with the kernel.
+/// The work of `attachments/reconcile.rs::repair`, which compares the journal with the kernel.
 fn reconciler_actions(system: &System, service: &Service, add: &mut impl FnMut(ServiceAction)) {
     for vf in system.vfs().filter(|vf| !service.is_worked_at(*vf)) {
         let port = system.dpu.programmed(vf);

@@ -1,5 +1,5 @@
 //! Release: unprogram and record in either order, then free and answer. In the program:
-//! dpu-service/src/attachments/{detach,welcome}.rs.
+//! dpu-service/src/attachments/{detach,hello}.rs.
 
 use super::{
     memory::{Entry, Flow, Service, Verdict, Work},
@@ -154,7 +154,7 @@ impl ServiceSide<'_> {
 }
 
 /// `attachments/detach.rs::send_release`.
-pub(super) fn tell_release(system: &mut System, key: Key, id: AttachmentId) {
+pub(super) fn send_release(system: &mut System, key: Key, id: AttachmentId) {
     let Some(service) = &system.dpu.service else { return };
     let Some(session) = service.current(key.host) else { return };
     if let Some(stream) = system.host_mut(key).wire.stream_mut(session)

@@ -81,7 +81,7 @@ pub enum Work {
         /// The representor is programmed.
         programmed: bool,
     },
-    /// `attachments/detach.rs::release_attachment`: end it.
+    /// `attachments/detach.rs::release_attachment`: ends an attachment.
     GiveBack {
         /// The VF is back and clean.
         returned: bool,
@@ -92,7 +92,7 @@ pub enum Work {
     },
 }
 
-/// An attachment is over, which `attachments/hello.rs::end` is to carry out.
+/// The decision that an attachment is over. `attachments/hello.rs::end` carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Verdict {
     /// The host whose message decided it.
@@ -209,16 +209,16 @@ impl Service {
     }
 
     /// `attachments/tombstones.rs::note`.
-    pub(super) fn note_overtaken(&mut self, key: Key, boot_id: BootId, until: HostTime) {
-        let until = self.overtaken_until(key, boot_id).map_or(until, |known| known.max(until));
-        self.overtaken.retain(|(of, ..)| *of != key);
-        self.overtaken.push((key, boot_id, until));
-        self.overtaken.sort_unstable();
+    pub(super) fn add_tombstone(&mut self, key: Key, boot_id: BootId, until: HostTime) {
+        let until = self.tombstone_until(key, boot_id).map_or(until, |known| known.max(until));
+        self.tombstones.retain(|(of, ..)| *of != key);
+        self.tombstones.push((key, boot_id, until));
+        self.tombstones.sort_unstable();
     }
 
     /// `attachments/tombstones.rs::has`.
-    pub(super) fn has_overtaken(&self, key: Key, boot_id: BootId, asked: HostTime) -> bool {
-        self.overtaken_until(key, boot_id).is_some_and(|until| asked <= until)
+    pub(super) fn has_tombstone(&self, key: Key, boot_id: BootId, asked: HostTime) -> bool {
+        self.tombstone_until(key, boot_id).is_some_and(|until| asked <= until)
     }
 
     fn tombstone_until(&self, key: Key, boot_id: BootId) -> Option<HostTime> {

@@ -1,6 +1,6 @@
-//! VFs that are promised to their hosts: who names one is given it, and nobody else is. A promise stays while its VF is
-//! held, and is told again, with a higher number, once its host has the VF back.
-//! In the program: dpu-service/src/{attachments/offers,api/session}.rs.
+//! VFs that are offered to their hosts. Only a request that names the offer gets the VF. An offer stays while its
+//! VF is held, and is sent again with a higher number once the host has the VF back. In the program:
+//! dpu-service/src/{attachments/offers,api/session}.rs.
 
 use super::{memory::Service, side::ServiceSide};
 use crate::{

@@ -1,5 +1,5 @@
-//! What the service makes of hellos, inventories and the word that a pod has its VF.
-//! In the program: dpu-service/src/{api/session,sessions,attachments/hello}.rs.
+//! The service's handling of hellos, inventories and reports that a pod has its VF. In the program:
+//! dpu-service/src/{api/session,sessions,attachments/hello}.rs.
 
 use super::{
     detach::send_release,
