@@ -78,9 +78,9 @@ async fn run(
     let id = session.id;
     shared.engine.hosts().accepted(host, address);
     shared.refused_peers.forget(address);
-    let mut conversation =
-        Conversation { shared, host, incoming, outgoing, session, sent_pools: None };
-    let result = conversation.hold(protocol, capabilities).await;
+    let mut session_task =
+        SessionTask { shared, host, incoming, outgoing, session, sent_pools: None };
+    let result = session_task.serve(protocol, capabilities).await;
     let how = ending(&result, shared.credentials.outside_validity());
     shared.engine.hosts().goodbye(host, id, &how, expired(peer.certificate_end));
     result
@@ -139,7 +139,7 @@ fn stopping() -> Status {
     Failure::new(Reason::Draining, "the service is stopping").into()
 }
 
-struct Conversation<'a> {
+struct SessionTask<'a> {
     shared: &'a Shared,
     host: &'a HostName,
     incoming: Streaming<v1::HostMessage>,
@@ -149,9 +149,13 @@ struct Conversation<'a> {
     sent_pools: Option<Vec<HostPool>>,
 }
 
-impl Conversation<'_> {
+impl SessionTask<'_> {
     /// Runs the session until either side ends it or the host is silent for too long.
-    async fn hold(&mut self, protocol: u32, capabilities: Vec<&'static str>) -> Result<(), Status> {
+    async fn serve(
+        &mut self,
+        protocol: u32,
+        capabilities: Vec<&'static str>,
+    ) -> Result<(), Status> {
         self.send(self.hello_reply(protocol, &capabilities)).await?;
         // A deadline and not a timeout: the loop's other branches must not extend it.
         let mut silent_at = Instant::now() + self.silence_limit();

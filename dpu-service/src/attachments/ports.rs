@@ -48,7 +48,7 @@ pub(super) type PortNames = BTreeMap<FunctionId, String>;
 pub(super) struct Ports {
     programmer: Programmer,
     locks: KeyedLocks<FunctionId>,
-    /// Number of reports by the kernel.
+    /// Number of reports by the kernel. A counter, so that a subscriber also sees reports between two waits.
     reports: watch::Sender<u64>,
     /// How long an attach waits for a representor that the card has not created yet.
     representor_wait: Duration,
@@ -71,6 +71,7 @@ impl Ports {
         self.locks.lock(&vf).await
     }
 
+    /// Locks several VFs, in their sort order: two calls with the same VFs cannot deadlock.
     pub(super) async fn lock_all(&self, vfs: impl IntoIterator<Item = &FunctionId>) -> Vec<Held> {
         self.locks.lock_all(vfs).await
     }

@@ -11,8 +11,8 @@
 //! | `offload` | whether cards handle the attachments' traffic |
 //! | `uplinks` | a bounded check of the uplinks |
 //!
-//! Owns: the tracker, the recent refusals (in the engine, whose flows write them), and the latest check of the cards,
-//! made once a minute because it lists all rules of all ports.
+//! Owns: the tracker, and the latest check of the cards, made once a minute because it lists all rules of all ports. The
+//! engine owns the recent refusals, which its flows write.
 //!
 //! Locks: the tracker for a whole look, across awaits, so that looks are stored in the order in which they were made.
 //! Below it each source locks the registry or its own state, one after the other. No source waits for a disk.

@@ -31,7 +31,7 @@ impl Refused {
     pub fn new(doing: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let source = source.into();
         let errno = source.downcast_ref::<netlink::Error>().and_then(netlink::Error::errno);
-        let fault = errno.map_or(Fault::Port, fault_told_by);
+        let fault = errno.map_or(Fault::Port, fault_of_errno);
         Self { doing: doing.into(), source: Some(source), fault, is_partial: false }
     }
 
@@ -66,7 +66,7 @@ impl Refused {
 }
 
 /// Derives the fault from the errno. "No such device" is no fault of the port: the next survey finds the link missing.
-fn fault_told_by(errno: Errno) -> Fault {
+fn fault_of_errno(errno: Errno) -> Fault {
     use Errno::{
         E2BIG, EACCES, EINVAL, EMFILE, EMSGSIZE, ENFILE, ENOBUFS, ENODEV, ENOENT, ENOMEM, ENOSPC,
         ENXIO, EOPNOTSUPP, EPERM, ERANGE, ESRCH, EXFULL,
@@ -102,12 +102,12 @@ mod tests {
     #[test]
     fn fault_of_a_port_follows_from_errno() {
         for errno in [Errno::EBUSY, Errno::EIO, Errno::EREMOTEIO, Errno::ETIMEDOUT] {
-            assert_eq!(fault_told_by(errno), Fault::Port, "{errno}");
+            assert_eq!(fault_of_errno(errno), Fault::Port, "{errno}");
         }
         for errno in [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ENOMEM, Errno::EPERM, Errno::ENODEV]
         {
-            assert_eq!(fault_told_by(errno), Fault::Elsewhere, "{errno}");
+            assert_eq!(fault_of_errno(errno), Fault::Elsewhere, "{errno}");
         }
-        assert_eq!(fault_told_by(Errno::EXFULL), Fault::FabricFull);
+        assert_eq!(fault_of_errno(Errno::EXFULL), Fault::FabricFull);
     }
 }

@@ -127,8 +127,12 @@ async fn network_serves_its_namespaces_and_host_ports() {
     assert_refused_with(&other, Reason::NetworkNotAllowed, &["\"dev\"", "network green"]);
     let longer = world.attach(on_green("longer", "prod-2")).await.unwrap_err();
     assert_refused_with(&longer, Reason::NetworkNotAllowed, &["\"prod-2\""]);
-    let nobodys = world.attach(on_green("nobody", "")).await.unwrap_err();
-    assert_refused_with(&nobodys, Reason::NetworkNotAllowed, &["network green", "no namespace"]);
+    let without_pod = world.attach(on_green("nobody", "")).await.unwrap_err();
+    assert_refused_with(
+        &without_pod,
+        Reason::NetworkNotAllowed,
+        &["network green", "no namespace"],
+    );
     // A request without a network gets the default one, which serves all.
     world.attach(spec("any")).await.unwrap();
     world.check();

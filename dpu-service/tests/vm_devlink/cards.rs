@@ -115,7 +115,7 @@ fn a_cards_mode_is_changed_only_when_configured() {
     assert!(refused.contains("legacy mode"), "{refused}");
     assert_eq!(dpu.eswitch().representors().unwrap(), []);
     assert_eq!(dpu.eswitch().cards()[0].mode, "legacy");
-    assert_eq!(dpu.netns.link(BRIDGE)["ifname"], BRIDGE, "the fabric is prepared all the same");
+    assert_eq!(dpu.netns.link(BRIDGE)["ifname"], BRIDGE, "the fabric is prepared anyway");
     dpu.devlink("dev eswitch set {card} mode switchdev");
     dpu.prepare().unwrap();
     assert_eq!(dpu.eswitch().representors().unwrap().len(), 2);

@@ -230,12 +230,12 @@ fn show_host(host: &HostHalf) -> v1::DiagnosedHost {
 
 fn show_vf(half: &VfHalf, found: &HashMap<FunctionId, &ExaminedVf>) -> v1::DiagnosedVf {
     let VfHalf { view, joined } = half;
-    let not_told = || v1::ExaminedVf {
+    let unreported = || v1::ExaminedVf {
         vf: Some(show::vf(view.vf, &view.device)),
         ..v1::ExaminedVf::default()
     };
     v1::DiagnosedVf {
-        found: Some(found.get(&view.vf).map_or_else(not_told, |found| show::examined_vf(found))),
+        found: Some(found.get(&view.vf).map_or_else(unreported, |found| show::examined_vf(found))),
         host: view.host.as_ref().map(ToString::to_string).unwrap_or_default(),
         representor: view.representor.clone(),
         joined: *joined,

@@ -25,8 +25,8 @@ pub(crate) struct Changed {
     pub(crate) deleted: bool,
 }
 
-/// Changes of networks. The caller holds the lock of networks, so that what was checked under one lock of the registry
-/// and recorded since can be put into force under the next.
+/// Changes of networks. The caller holds the lock of networks: between check and installation the registry is unlocked
+/// for the journal's commit.
 #[derive(Debug)]
 pub(crate) struct NetworkChanges<'a>(&'a mut Registry);
 

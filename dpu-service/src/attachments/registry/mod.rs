@@ -109,7 +109,7 @@ impl Registry {
             registry.check_bridge_of(&record)?;
             registry.restore_attachment(record)?;
         }
-        registry.networks.withhold_used(&registry.entries);
+        registry.networks.exclude_used(&registry.entries);
         // After the leases: an address that is held again is not in cool-down.
         registry.networks.restore_cool_downs(loaded.cooling);
         Ok(registry)

@@ -429,7 +429,7 @@ impl PooledNetworks {
     }
 
     /// Excludes the addresses that the journal's attachments use.
-    pub(super) fn withhold_used(&mut self, attachments: &Entries) {
+    pub(super) fn exclude_used(&mut self, attachments: &Entries) {
         for PooledNetwork { network, pools, .. } in self.by_name.values_mut() {
             let shape = Shape::new(network, attachments, &self.domains);
             pools.iter_mut().for_each(|pool| shape.reshape(pool));
@@ -443,7 +443,7 @@ impl PooledNetworks {
     /// Updates the pools after the end of an attachment.
     pub(super) fn note_end(&mut self, ended: &Record, attachments: &Entries) {
         self.hold_for_others(ended, attachments);
-        self.update_withheld(ended, attachments);
+        self.update_excluded(ended, attachments);
     }
 
     /// Leases the addresses of an ended attachment to another holder. A pool has one holder for an address, but a file
@@ -462,7 +462,7 @@ impl PooledNetworks {
     }
 
     /// Returns addresses to the pools that only the ended attachment used, and excludes those it held that others use.
-    fn update_withheld(&mut self, ended: &Record, attachments: &Entries) {
+    fn update_excluded(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
         let used = domains.used_by(ended).map(|at| (at, true));
         let held = domains.held_by(ended).map(|at| (at, false));
@@ -472,9 +472,9 @@ impl PooledNetworks {
             let mut reached = domains.reached_from(network);
             let is_used =
                 reached.any(|domain| attachments.is_used(&DomainAddress { domain, address }));
-            let is_withheld = pool.spec().exclude.contains(&address.into());
+            let is_excluded = pool.spec().exclude.contains(&address.into());
             // Skips the common cases: a gateway that others still use, and an address that nothing uses.
-            let is_due = if was_used { !is_used && is_withheld } else { is_used && !is_withheld };
+            let is_due = if was_used { !is_used && is_excluded } else { is_used && !is_excluded };
             if is_due {
                 Shape::new(network, attachments, &domains).reshape(pool);
             }
