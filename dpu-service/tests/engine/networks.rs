@@ -106,7 +106,11 @@ async fn subnets_with_leases_cannot_be_removed() {
     assert_eq!(changed(&world, "blue", overlapping).await, Err(Reason::InvalidRequest));
     world.detach("pod").await;
     assert_eq!(changed(&world, "blue", half.clone()).await, Ok(Applied::Changed));
-    assert_eq!(changed(&world, "blue", half).await, Ok(Applied::Unchanged), "no change was reported");
+    assert_eq!(
+        changed(&world, "blue", half).await,
+        Ok(Applied::Unchanged),
+        "no change was reported"
+    );
     world.restart().await;
     let views = world.engine.networks().list();
     let blue = views.iter().find(|view| view.network.name == "blue").unwrap();
