@@ -106,7 +106,7 @@ impl Card {
         Ok(card)
     }
 
-    /// Unplugs the card and plugs it in again. All its links are deleted, wherever they are, and created anew.
+    /// Unplugs the card and plugs it in again. All its links are deleted, wherever they are, and created again.
     ///
     /// # Errors
     /// If a name is taken or the kernel refuses. The card is then unplugged.
@@ -229,7 +229,7 @@ impl Card {
         Ok(())
     }
 
-    /// Names an uplink that the kernel created anew, and joins it to its wire.
+    /// Names an uplink that the kernel recreated, and joins it to its wire.
     fn adopt_uplink(&mut self, uplink: &Link) -> Result<(), Error> {
         self.dpu.change_link(uplink.index, &uplink_label())?;
         let is_wire = |link: &&Link| parsed::<UplinkWireAlias>(link.alias.as_deref()).is_some();

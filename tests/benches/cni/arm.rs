@@ -1,5 +1,5 @@
-//! Ours beside the floor with a DPU that is an emulated Arm machine of `hack/arm-dpu`. It has a kernel of its own, as a
-//! card has, and an emulator's speed, as none has: a curiosity.
+//! The plugin and the floor, with an emulated Arm machine of `hack/arm-dpu` as the DPU. Like a real DPU it has a kernel
+//! of its own, but it runs at an emulator's speed.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::{
     turns::{self, Load, System},
 };
 
-/// Few at a time: the machine's cards filter addresses themselves, so that its kernel has each port's card told of each
-/// other port's address, which an emulator takes long for.
+/// Few, because the machine's cards filter addresses themselves: its kernel gives each port's card the addresses of all
+/// other ports, which is slow in an emulator.
 const COUNT: usize = 8;
 const ROUNDS: usize = 12;
 const NAME: &str = "ours, an emulated Arm machine as the DPU";
-/// Until a session is taken for lost: an emulator may stand still for a while.
+/// Time without an answer after which a session is lost. An emulator may stop for a while.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
-/// Prints ADD and DEL of one caller, and where an ADD's time goes.
+/// Prints ADD and DEL of one caller, and the phases of an ADD.
 pub(crate) fn print(report: &mut Report) {
     let load = Load::new(COUNT, ROUNDS);
     let vfs = u32::try_from(load.pods()).unwrap();
     let patience = format!("[limits]\nheartbeat_ms = {}\n", HEARTBEAT.as_millis());
-    // Without a grace a good STATUS says that the agent has its session.
+    // Without a grace period a successful STATUS says that the agent has its session.
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     let settings = Settings { service: patience, timeouts, ..Settings::with_vfs(vfs) };
     let lab = ArmLab::start(&settings);

@@ -1,4 +1,4 @@
-//! Callers at the same time, as a busy runtime makes.
+//! Concurrent callers, as a busy runtime has.
 
 use std::{
     iter,
@@ -13,10 +13,10 @@ use std::{
 
 use crate::{sample::Sample, timing::Pauses};
 
-/// What is done with the pod of a number.
+/// The operation on the pod of a number.
 pub(crate) type Work<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// Callers that share work.
+/// Callers that share a queue of operations.
 pub(crate) struct Crew<'a> {
     numbers: Range<usize>,
     next: AtomicUsize,
@@ -26,7 +26,7 @@ pub(crate) struct Crew<'a> {
     done: Mutex<Vec<Done>>,
 }
 
-/// A piece of work.
+/// A finished operation.
 struct Done {
     end: Instant,
     took: Duration,
@@ -48,7 +48,7 @@ impl<'a> Crew<'a> {
         Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|it| *it < self.numbers.end)
     }
 
-    /// Does work until none is left. What begins when `is_alone` does not count.
+    /// Takes operations until none is left. Those that begin while `is_alone` are not counted.
     fn call(&self, pauses: &Pauses, is_alone: &dyn Fn() -> bool) {
         for number in iter::from_fn(|| self.take()) {
             pauses.wait(number);
@@ -69,7 +69,7 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// Has all crews work at the same time. What one begins once another has no more to do counts for nothing.
+/// Runs all crews at the same time. Operations that begin after another crew has finished are not counted.
 pub(crate) fn at_once<const COUNT: usize>(
     crews: [Crew<'_>; COUNT],
     pauses: &Pauses,

@@ -1,4 +1,4 @@
-//! What changes while pods come and go for long.
+//! Changes over a long time of ADDs and DELs.
 
 use std::{
     array, env, fs,
@@ -23,10 +23,10 @@ use crate::{
 };
 
 const CALLERS: usize = 8;
-/// Pods of each caller, all of which it adds before it deletes them.
+/// Pods of each caller, which adds all of them before it deletes them.
 const PODS: usize = 4;
 
-/// Seconds that pods come and go for, rather than [`LONG`].
+/// Environment variable with a duration in seconds, instead of [`LONG`].
 const SECONDS: &str = "OFFLOAD_BENCH_CHURN_SECONDS";
 const LONG: Duration = Duration::from_secs(600);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -46,15 +46,15 @@ const COLUMNS: [&str; 12] = [
     "agent: journal MiB",
 ];
 
-/// An operation that has ended, by its place in a [`Minute`].
+/// A finished operation: its index in a [`Minute`], and its duration.
 type Done = (usize, Duration);
 
-/// Prints a row for each minute, and what has grown from the first to the last.
+/// Prints a row for each minute, and the growth from the first to the last.
 pub(crate) fn print(report: &mut Report) {
     let lab = Lab::start(&with_vfs(CALLERS * PODS));
     let pods = Pods::new(&lab, CALLERS * PODS);
     let long = env::var(SECONDS).map_or(LONG, |it| Duration::from_secs(it.parse().unwrap()));
-    // There are two at least.
+    // There are at least two.
     let minute = MINUTE.min(long / 2);
     let mut table = report.table(&format!("Churn by {CALLERS} callers"), &COLUMNS);
     let (begun, is_over) = (Stopwatch::start(), AtomicBool::new(false));
@@ -77,7 +77,7 @@ pub(crate) fn print(report: &mut Report) {
     table.row(Row::of("growth").and_all([(); 5].map(|()| Cell::Nothing)).and_all(cells(growth)));
 }
 
-/// Ends with all of a caller's pods deleted.
+/// Adds and deletes a caller's pods until the end, which leaves none.
 fn come_and_go(pods: &Pods<'_>, caller: usize, is_over: &AtomicBool, done: &Sender<Done>) {
     let works: [&dyn Fn(usize); 2] = [&|pod| pods.add(pod), &|pod| pods.del(pod)];
     while !is_over.load(Ordering::Relaxed) {
@@ -91,7 +91,7 @@ fn come_and_go(pods: &Pods<'_>, caller: usize, is_over: &AtomicBool, done: &Send
     }
 }
 
-/// What was done in a minute, and the programs' figures at its end.
+/// The operations of a minute, and the programs' figures at its end.
 struct Minute {
     added: Sample,
     deleted: Sample,
@@ -122,7 +122,7 @@ impl Minute {
     }
 }
 
-/// Those of both programs, of which descriptors are counted.
+/// Cells of both programs' figures. Descriptors are integers.
 fn cells(figures: [f64; 6]) -> impl Iterator<Item = Cell> {
     let is_count = |place: usize| place % 3 == 1;
     let cell = move |(place, it)| if is_count(place) { Cell::Whole(it) } else { it.into() };

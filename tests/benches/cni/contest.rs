@@ -1,4 +1,4 @@
-//! Ours beside the floor, and beside ours with a DPU that is slow where real ones are.
+//! The plugin and the floor, with a fast DPU and with a DPU-like one.
 
 use e2e::Lab;
 use serde_json::Value;
@@ -18,7 +18,7 @@ const COUNT: usize = 96;
 const ROUNDS: usize = 2;
 const CALLERS: [usize; 3] = [1, 8, 16];
 
-/// Columns besides those of random phases.
+/// Columns in addition to those of random phases.
 const LOCKED: [&str; 5] = [
     "locked: N",
     "locked: p50 ms",
@@ -27,16 +27,16 @@ const LOCKED: [&str; 5] = [
     "locked: times the floor, p99",
 ];
 
-/// What the agents logged of the ADDs at random phases.
+/// The agents' log of the ADDs at random phases.
 pub(crate) struct Logged<'a> {
     pub(crate) callers: usize,
     pub(crate) of: &'a str,
     pub(crate) lines: Vec<Value>,
-    /// From exec to exit, of one caller, in the order of the lines.
+    /// Durations from exec to exit of one caller, in the order of the lines.
     pub(crate) adds: Option<Sample>,
 }
 
-/// Prints the floor, and ours of each of these labs.
+/// Prints the floor and the plugin in each of these labs.
 pub(crate) fn print(report: &mut Report, labs: &[(&str, &Lab)]) {
     let load = Load::new(COUNT, ROUNDS);
     let floor = Floor::new(load.pods(), Families::Both);

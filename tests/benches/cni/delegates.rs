@@ -1,4 +1,4 @@
-//! What a network that another plugin makes costs a pod, beside that plugin's own time.
+//! The cost of a network of another plugin, and that plugin's own time.
 
 use std::{
     fs,
@@ -18,12 +18,12 @@ use crate::{
     turns::Network,
 };
 
-/// Pods with such a network, without, and of the plugin alone.
+/// Pods with such a network, pods without, and calls of the plugin alone.
 const PODS: usize = 30;
 const NETWORK: &str = "bench-bridge";
 const PLUGIN: &str = "bridge";
 
-/// Prints all three, in turn.
+/// Measures all three in turn.
 pub(crate) fn print(report: &mut Report) {
     let title = format!(
         "A further network by `{PLUGIN}` with host-local, one caller, N={PODS} each, in turn"
@@ -60,7 +60,7 @@ pub(crate) fn print(report: &mut Report) {
         pauses.time(number, &mut alone, || plugin("ADD", pod));
     }
     print_row(&mut table, "ADD", &ours, &whole, &alone);
-    let besides = Besides::of(&lab, &whole, &ours);
+    let overhead = Overhead::of(&lab, &whole, &ours);
     let [mut ours, mut whole, mut alone] = [(); 3].map(|()| Sample::default());
     for (number, pod) in bare.iter().enumerate() {
         pauses.time(number, &mut ours, || plain.del(number));
@@ -68,20 +68,20 @@ pub(crate) fn print(report: &mut Report) {
         pauses.time(number, &mut alone, || plugin("DEL", pod));
     }
     print_row(&mut table, "DEL", &ours, &whole, &alone);
-    besides.print(report);
+    overhead.print(report);
 }
 
-/// What such a network costs besides the plugin, whose time by itself and amid an ADD differs by more than that.
-struct Besides {
+/// The overhead of such a network without the plugin's own time, which varies by more than the overhead.
+struct Overhead {
     plugin: Sample,
-    /// ADDs without the time that the plugin took within them.
+    /// Durations of ADDs minus the plugin's time within them.
     without_plugin: Sample,
     /// The median of ADDs without such a network.
     plain: f64,
 }
 
-impl Besides {
-    /// The ADDs were made in the order in which the agent logs what it made.
+impl Overhead {
+    /// `adds` and the agent's log have the same order.
     fn of(lab: &Lab, adds: &Sample, plain: &Sample) -> Self {
         let made = logged(&lab.agent, "made by other plugins");
         assert_eq!(made.len(), adds.durations().len(), "ADDs and lines of the agent's log");
@@ -109,7 +109,7 @@ fn print_row(table: &mut Table<'_>, what: &str, ours: &Sample, whole: &Sample, a
     table.row(Row::of(what).and(ours.p50()).and(whole.p50()).and(alone.p50()));
 }
 
-/// Executes the plugin in this process' own namespace, as the agent does in the host's.
+/// Executes the plugin in this process's own namespace, as the agent does in the host's.
 fn call(plugins: &str, verb: &str, pod: &Netns, definition: &Value) {
     let mut command = Command::new(format!("{plugins}/{PLUGIN}"));
     command

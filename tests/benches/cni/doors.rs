@@ -1,4 +1,4 @@
-//! What a pod costs by the door without CNI, beside the plugin.
+//! The cost of a pod over the gRPC API for workloads, and over CNI.
 
 use e2e::{Lab, Netns, Settings};
 
@@ -10,10 +10,10 @@ use crate::{
     turns::Network,
 };
 
-/// Pods of each door.
+/// Pods of each API.
 const PODS: usize = 50;
 
-/// Prints both, in turn.
+/// Measures both in turn.
 pub(crate) fn print(report: &mut Report) {
     let lab = Lab::start(&Settings::with_vfs(u32::try_from(2 * PODS).unwrap()));
     let pods = Pods::new(&lab, PODS);

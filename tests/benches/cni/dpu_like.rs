@@ -1,4 +1,4 @@
-//! A lab whose DPU is slow where real ones are: its service and its link.
+//! A lab with a DPU-like DPU: its service has the speed of a DPU's cores, and its link has a DPU's latency.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use crate::{
     table::{Report, Row},
 };
 
-/// What the link takes each way, which are 1 ms for a round trip.
+/// Latency of each direction: 1 ms for a round trip.
 const ONE_WAY: Duration = Duration::from_micros(500);
 
-/// Ends the name of the control group of a DPU whose ports are in another kernel.
+/// Suffix of the name of the control group of a DPU whose ports are in another kernel.
 const APART: &str = "-apart";
 
-/// A lab, and beside it those with DPUs that are slow where real ones are, as many as can be had.
+/// A lab with a fast DPU, and those with DPU-like ones that this machine allows.
 pub(crate) struct Labs {
     ours: Lab,
     slow: Option<DpuLike>,
@@ -25,8 +25,8 @@ pub(crate) struct Labs {
 impl Labs {
     pub(crate) fn start(settings: &Settings) -> Self {
         let ours = Lab::start(settings);
-        let slow = told(DpuLike::start(settings));
-        Self { ours, slow, apart: told(DpuLike::start_apart(settings)) }
+        let slow = reported(DpuLike::start(settings));
+        Self { ours, slow, apart: reported(DpuLike::start_apart(settings)) }
     }
 
     pub(crate) const fn ours(&self) -> &Lab {
@@ -37,7 +37,7 @@ impl Labs {
         self.slow.as_ref()
     }
 
-    /// Each by its name.
+    /// The labs with their names.
     pub(crate) fn named(&self) -> Vec<(&'static str, &Lab)> {
         let named = [
             (OURS, Some(&self.ours)),
@@ -48,8 +48,8 @@ impl Labs {
     }
 }
 
-/// Says why there is no such set-up.
-fn told(slow: Result<DpuLike, String>) -> Option<DpuLike> {
+/// Prints why there is no such lab.
+fn reported(slow: Result<DpuLike, String>) -> Option<DpuLike> {
     let tell = |reason: &String| {
         println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
         eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
@@ -57,15 +57,15 @@ fn told(slow: Result<DpuLike, String>) -> Option<DpuLike> {
     slow.inspect_err(tell).ok()
 }
 
-/// A lab whose DPU is slow.
+/// A lab with a DPU-like DPU.
 pub(crate) struct DpuLike {
     lab: Lab,
-    /// Ends after the service.
+    /// Dropped after the service.
     slow: Arc<SlowService>,
 }
 
 impl DpuLike {
-    /// Brings it up, or says why it can't be had.
+    /// Starts it, or says why it cannot be started.
     pub(crate) fn start(settings: &Settings) -> Result<Self, String> {
         Self::start_in(settings, "")
     }
@@ -79,10 +79,11 @@ impl DpuLike {
         Ok(Self { lab, slow })
     }
 
-    /// Likewise, of a DPU whose ports are in another kernel: here all are set up before, and the service programs none.
+    /// Starts one of a DPU whose ports are in another kernel: here all ports are set up first, and the service programs
+    /// none.
     pub(crate) fn start_apart(settings: &Settings) -> Result<Self, String> {
         let card = CardSettings { has_eswitch: false, ..settings.card };
-        // There is no PF that could keep a pod to anything either.
+        // There is no PF that could limit what a pod may send either.
         let free = "[[network]]\nanti_spoofing = \"off\"";
         let networks = settings.networks.replace("[[network]]", free);
         let this = Self::start_in(&Settings { card, networks, ..settings.clone() }, APART)?;
@@ -93,7 +94,7 @@ impl DpuLike {
         Ok(this)
     }
 
-    /// Prints what it was made of, and how often the service met the end of its share.
+    /// Prints the limits in use, and how often the service was throttled.
     pub(crate) fn print(&self, report: &mut Report) {
         let mut table = report.table("The DPU-like set-up", &["what", "figure"]);
         let ms = |duration: Duration| format!("{} ms", duration.as_secs_f64() * 1000.0);

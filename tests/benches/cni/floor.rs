@@ -1,7 +1,7 @@
-//! The kernel's floor: what any program has to ask of the kernel to attach and detach a netdev with
-//! a representor, and nothing else. On the DPU's side one batch joins the representor to a bridge
-//! and puts the netdev's MAC address behind it; on the host's side one request moves and renames the
-//! netdev, and one batch configures it.
+//! The floor: the netlink requests that any program needs to attach and detach a netdev with a representor, and nothing
+//! else. On the DPU one batch adds the representor to a bridge and adds the FDB entry of the netdev's MAC address. On
+//! the
+//! host one request moves and renames the netdev, and one batch configures it.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -12,13 +12,13 @@ use netlink::{
 
 use crate::turns::Network;
 
-/// Index of every moved netdev in its pod, so that the batch needs no look-up.
+/// Index of every moved netdev in its pod, so that the batch needs no lookup.
 const INDEX: u32 = 1000;
 
 /// Index of `lo` in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Nothing is learnt on the port, and nothing is sent there for stations that nobody knows.
+/// The port neither learns addresses nor receives frames for unknown ones.
 const SETTLED: BridgePort = BridgePort {
     learning: Some(false),
     locked: None,
@@ -30,14 +30,14 @@ const SETTLED: BridgePort = BridgePort {
     proxy_arp: None,
 };
 
-/// What addresses pods get.
+/// Address families of the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Families {
     V4,
     Both,
 }
 
-/// Veth ends in a namespace of their own, and pods for them.
+/// Veth ends in their own namespace, and pods for them.
 pub(crate) struct Floor {
     families: Families,
     host: e2e::Netns,
@@ -79,7 +79,7 @@ impl Floor {
         Self { families, host, dpu, bridge, pods, pairs }
     }
 
-    /// Attaches a pod. Returns how long the move took.
+    /// Attaches a pod. Returns the duration of the move.
     pub(crate) fn attach(&self, number: usize) -> Duration {
         let Pair { link, mac, representor } = self.pairs[number];
         let mut dpu = Rtnl::open_in(&self.dpu.open()).unwrap();
@@ -127,7 +127,7 @@ impl Network for Floor {
     }
 }
 
-/// Both links up, one address of each family, one default route of each.
+/// Sets both links up, and adds an address and a default route of each family.
 fn configuration(number: usize, families: Families) -> Vec<Request<'static>> {
     let host = number + 2;
     let mut requests = vec![

@@ -15,15 +15,15 @@ use crate::{
 
 const CALLS: usize = 50;
 const LARGE_VFS: u32 = 1024;
-/// Attachments of the large service: a Linux bridge has room for 1,023 ports.
+/// Attachments of the large service. A Linux bridge has at most 1,023 ports.
 const LARGE_ATTACHMENTS: usize = 1023;
-/// Of the large service's network: as many addresses as an attachment can ask for.
+/// Subnets of the large service's network: the most addresses that an attachment can have.
 const LARGE_SUBNETS: usize = 16;
 const CALLERS: usize = 4;
 
 const COLUMNS: [&str; 2] = ["what", "figure"];
 
-/// The plugin process, the agent and the service at rest.
+/// Prints the figures of the plugin's process, and of the agent and the service at rest.
 pub(crate) fn print(report: &mut Report, lab: &Lab) {
     let mut table = report.table("Processor time and memory", &COLUMNS);
     let mut row = |what: &str, figure: String| table.row(Row::of(what).and(figure));
@@ -39,7 +39,7 @@ fn mib(figure: f64) -> String {
     format!("{figure:.1} MiB")
 }
 
-/// Of children that were waited for; all are plugins here.
+/// Processor time of children that were waited for, all of which are plugins here.
 fn processor_ms(pods: &Pods<'_>) -> f64 {
     let half = CALLS / 2;
     let before = children_ms();
@@ -54,8 +54,7 @@ fn children_ms() -> f64 {
     ms(usage.user_time()) + ms(usage.system_time())
 }
 
-/// `VmHWM`, looked at until the process is gone: `ru_maxrss` would tell that of the process which
-/// started it.
+/// Polls `VmHWM` until the process has ended. `ru_maxrss` would include the parent's value.
 fn peak_mib(pods: &Pods<'_>) -> f64 {
     let peaks = (CALLS / 2..CALLS).map(|number| {
         let (mut command, configuration) = pods.command("ADD", number);
@@ -86,7 +85,7 @@ fn status_mib(id: u32, key: &str) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// The service with 1,024 VFs and as many leases as its limits allow.
+/// Prints the service with 1,024 VFs and as many leases as its limits allow.
 pub(crate) fn print_large_service(report: &mut Report) {
     let mut networks = "[[network]]\nname = \"blue\"\ndefault = true\n".to_owned();
     for number in 0..LARGE_SUBNETS {

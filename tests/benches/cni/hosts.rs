@@ -1,4 +1,4 @@
-//! What a DPU takes for the calls of many hosts at once, which are played.
+//! The latency of a DPU's answers to many simulated hosts.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::{
     table::{Report, Row},
 };
 
-/// Each with one call under way at a time.
+/// Numbers of hosts, each with one call at a time.
 const HOSTS: [usize; 4] = [1, 4, 16, 64];
-/// Pods of each.
+/// Pods of each host.
 const PODS: u32 = 4;
-/// How long they come and go.
+/// Duration of a measurement.
 const TIME: Duration = Duration::from_secs(10);
-/// How long attaches are measured of which the 99th percentile is compared.
+/// Duration of a measurement whose 99th percentile is compared.
 const LONG_TIME: Duration = Duration::from_secs(30);
 
 const COLUMNS: [&str; 9] = [
@@ -34,7 +34,7 @@ const COLUMNS: [&str; 9] = [
 const BESIDE_BURST: [&str; 6] =
     ["the other host", "p50 ms", "p99 ms", "Attaches per s", "p50 / alone", "p99 / alone"];
 
-/// Prints a row for each number of hosts, and one of the most amid faults.
+/// Prints a row for each number of hosts, and one of the highest number with faults.
 pub(crate) fn print(report: &mut Report) {
     let title = format!("Hosts that are played, {PODS} pods each, for {TIME:?}");
     let mut table = report.table(&title, &COLUMNS);
@@ -45,7 +45,7 @@ pub(crate) fn print(report: &mut Report) {
     table.row(row(what, most, CrowdBehaviour { faults: true, ..quiet }));
 }
 
-/// Prints what an Attach takes that one host makes alone, and beside a host with a burst of them in each second.
+/// Prints the duration of an Attach of one host alone, and next to a host that sends a burst of them each second.
 pub(crate) fn print_beside_burst(report: &mut Report) {
     let title = format!("Attaches of one host, for {LONG_TIME:?}");
     let mut table = report.table(&title, &BESIDE_BURST);

@@ -1,4 +1,4 @@
-//! What an ADD and a DEL cost by how many leases are held.
+//! The time of ADD and DEL by the number of leases.
 
 use std::{fs, net::Ipv4Addr, path::Path};
 
@@ -18,12 +18,12 @@ use crate::{
     turns::{self, Load, Network, System},
 };
 
-/// How many leases others hold.
+/// Numbers of leases of other pods.
 const HELD: [usize; 4] = [0, 1_000, 10_000, 50_000];
-/// Of each number. With many leases each of host-local's operations takes a second.
+/// Operations for each number. With many leases an operation of host-local takes a second.
 const COUNT: usize = 32;
 
-/// The service's journal, as `dpu-service/src/records.rs` has it.
+/// The service's journal, as in `dpu-service/src/records.rs`.
 const SCHEMA: Schema = Schema {
     name: "dpu-service",
     version: 2,
@@ -33,10 +33,10 @@ const SCHEMA: Schema = Schema {
 const ATTACHMENTS: &str = "attachments";
 const JOURNAL: &str = "service/journal.redb";
 
-/// A host that has no session, so that nothing is asked of it and its pods.
+/// A host without a session, so that the service does not ask it about its pods.
 const OTHER_HOST: &str = "[[host]]\nname = \"node-2\"\npfs = [\"c1p0\"]\n";
 
-/// Prints floor, ours and host-local's with host-device.
+/// Prints the floor, the plugin, and host-device with host-local.
 pub(crate) fn print(report: &mut Report) {
     let columns = [&[pictures::HELD], &turns::COLUMNS[..]].concat();
     let mut table = report.table(pictures::LEASES, &columns);
@@ -72,8 +72,8 @@ fn compare(table: &mut Table<'_>, held: usize) {
     turns::rows(held, 1, &systems, &figures).for_each(|(row, _)| table.row(row));
 }
 
-/// Has the service hold leases of attachments like that of a pod, which are being given back, and whose VFs another host
-/// has not said to be home: of these it has no ports to program or to mend.
+/// Writes leases into the service's journal, of copies of a pod's attachment. They are being released, and their VFs
+/// are not reported home by the other host, so the service has no ports to program or repair for them.
 fn hold(lab: &mut Lab, held: usize) {
     let record = record_of_a_pod(lab);
     lab.service.stop();
@@ -96,7 +96,7 @@ fn held_in_pool(lab: &Lab) -> usize {
     networks[0]["subnets"][0]["held"].as_u64().unwrap().try_into().unwrap()
 }
 
-/// The row of a pod that has gone, of a copy, as the service has its journal for itself.
+/// The record of a deleted pod, from a copy of the journal, because the service has the original open.
 fn record_of_a_pod(lab: &Lab) -> Value {
     let (pods, copy) = (Pods::new(lab, 1), lab.path().join("copy.redb"));
     pods.add(0);
@@ -110,7 +110,7 @@ fn open_journal(path: &Path) -> Journal {
     Journal::open(path, SCHEMA, Outlives::Machine).unwrap()
 }
 
-/// What it would be for the VF of that number, of a PF of the other host.
+/// A copy of the record for a VF of that number, of a PF of the other host.
 fn like(record: &Value, id: Uuid, number: u16, address: Ipv4Addr) -> Value {
     let mut record = record.clone();
     let [high, low] = number.to_be_bytes();

@@ -1,4 +1,4 @@
-//! What an ADD can't do without, each measured by itself: what of its time is the machine's.
+//! The parts that no ADD can avoid, each measured alone: the machine's share of an ADD's time.
 
 use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
 
@@ -11,14 +11,15 @@ use crate::{
     table::{Cell, Report, Row},
 };
 
-/// How many of each are measured.
+/// Measurements of each part.
 const COUNT: usize = 100;
 
-/// The least that a durable write writes, in bytes.
+/// Bytes of the smallest durable write.
 const PAGE: usize = 4096;
 
-/// Each is measured right after a move of the floor's, as the parts of an ADD come after the ADD
-/// before: then processors sleep and their caches hold other things.
+/// Each part is measured right after a move of the floor, because the parts of an ADD, too, find sleeping processors
+/// and
+/// cold caches.
 pub(crate) fn print(report: &mut Report, lab: &Lab) {
     let mut requests = Vec::new();
     let mut after_a_move = |work: &dyn Fn()| {

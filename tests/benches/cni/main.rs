@@ -1,5 +1,5 @@
-//! What an attach costs, side by side with the bare netlink calls of the same work, in one run.
-//! `hack/bench` runs it inside private namespaces, with release programs.
+//! The cost of an attach, compared with the bare netlink calls of the same work in the same run.
+//! `hack/bench` runs it in private namespaces, with release builds.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,14 +42,14 @@ use crate::{dpu_like::Labs, table::Report};
 
 const VFS: u32 = 200;
 
-/// Makes a part's figures.
+/// Measures a part.
 type Part = fn(&mut Report);
 
-/// Parts that are there by their names only: two need `hack/runtimes` or `hack/arm-dpu`, and one takes long.
+/// Parts that only run when named: two need `hack/runtimes` or `hack/arm-dpu`, and one takes long.
 const BY_NAME: [(&str, Part); 3] =
     [("sandboxes", sandboxes::print), ("arm", arm::print), ("churn", churn::print)];
 
-/// The other parts, by the names that arguments choose them with; all where none is named.
+/// The other parts, by their names as arguments. All run if none is named.
 const PARTS: [(&str, Part); 11] = [
     ("attach", attach),
     ("behind", behind::print),
@@ -64,14 +64,14 @@ const PARTS: [(&str, Part); 11] = [
     ("large", footprint::print_large_service),
 ];
 
-/// Before the file to which each row is appended as a line of JSON.
+/// Option with the file to which each row is appended as a line of JSON.
 const JSON: &str = "--json";
-/// Before the folder into which pictures of the tables are drawn.
+/// Option with the folder into which charts of the tables are drawn.
 const PICTURES: &str = "--pictures";
 
 fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without `--bench`: nothing to test here.
+    // `cargo test --benches` runs this without `--bench`: there is nothing to test here.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }

@@ -1,4 +1,4 @@
-//! What users would run instead: plugins of containernetworking with host-local, where they are installed.
+//! Comparison with the containernetworking plugins with host-local, if they are installed.
 
 use std::{
     fs,
@@ -22,12 +22,12 @@ use crate::{
     turns::{self, Load, Network, System},
 };
 
-/// Where distributions put the plugins of containernetworking.
+/// Where distributions install the containernetworking plugins.
 const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 const CALLERS: [usize; 2] = [1, 8];
 
-/// What a plugin is told of a pod besides, by the pod's number.
+/// Further configuration of a plugin for a pod, by the pod's number.
 type Keys = fn(usize) -> Value;
 
 const PLUGINS: [(&str, Keys); 4] = [
@@ -39,8 +39,8 @@ const PLUGINS: [(&str, Keys); 4] = [
 pub(crate) const HOST_DEVICE: &str = "host-device";
 const MASTER: &str = "peers-uplink";
 
-/// What the pods of each of the pictured tables get, with how many are measured and in how many rounds. Peers wait for
-/// duplicate address detection, seconds each, so that these are few with both families.
+/// Address families of the charted tables, with the operations and rounds of each. There are few with both families,
+/// because the other plugins wait seconds for duplicate address detection.
 const KINDS: [(Families, usize, usize); 2] = [(Families::V4, 48, 2), (Families::Both, 16, 1)];
 
 pub(crate) fn print(report: &mut Report) {
@@ -53,16 +53,16 @@ pub(crate) fn print(report: &mut Report) {
     }
 }
 
-/// What is said of what needs the plugins.
+/// Note in place of what needs the plugins.
 pub(crate) const NOT_INSTALLED: &str =
     "Not measured: containernetworking-plugins is not installed.";
 
-/// Where that plugin is installed, if it is.
+/// The folder in which the plugin is installed.
 pub(crate) fn folder_of(plugin: &str) -> Option<&'static str> {
     FOLDERS.into_iter().find(|folder| Path::new(folder).join(plugin).exists())
 }
 
-/// Does it in a network namespace of its own, where plugins are executed as on a host, by no program that enters it.
+/// Runs a function in a network namespace of its own, where plugins are executed without a program that enters it.
 pub(crate) fn on_a_host(work: impl FnOnce() + Send) {
     let host = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -90,19 +90,19 @@ fn compare(report: &mut Report, folder: &str, (title, families, load): (&str, Fa
     }
 }
 
-/// A card with as many VFs.
+/// Settings of a card with that many VFs.
 pub(crate) fn with_vfs(count: usize) -> Settings {
     Settings::with_vfs(u32::try_from(count).unwrap())
 }
 
-/// Ours.
+/// Definition of the plugin's network.
 pub(crate) fn network(families: Families) -> String {
     let sections = subnets(OURS_AT, families);
     let sections = sections.iter().map(|cidr| format!("[[network.subnets]]\ncidr = {cidr:?}\n"));
     format!("[[network]]\nname = \"blue\"\ndefault = true\n{}", sections.collect::<String>())
 }
 
-/// Which of the subnets ours has: peers on one host have none in common.
+/// Index of this plugin's subnet. No two plugins of a host share one.
 pub(crate) const OURS_AT: usize = PLUGINS.len();
 
 fn subnets(number: usize, families: Families) -> Vec<String> {
@@ -110,7 +110,7 @@ fn subnets(number: usize, families: Families) -> Vec<String> {
     if families == Families::V4 { vec![v4] } else { vec![v4, v6] }
 }
 
-/// Addresses of the subnet of IPv4, none of which is the first that a pod would get.
+/// Addresses of the IPv4 subnet, without the first ones, which pods would get.
 pub(crate) fn addresses(number: usize) -> impl Iterator<Item = Ipv4Addr> {
     let second = u8::try_from(80 + number).unwrap();
     (1 << 8..).map(move |host: u16| {
@@ -119,7 +119,7 @@ pub(crate) fn addresses(number: usize) -> impl Iterator<Item = Ipv4Addr> {
     })
 }
 
-/// A link for each pod to have, and one for those that are made on top of it.
+/// Makes a link for each pod, and one for those that are created on top of it.
 fn make_links(pods: usize) {
     let mut rtnl = Rtnl::open().unwrap();
     let mut add = |name: String| {
@@ -132,12 +132,12 @@ fn make_links(pods: usize) {
     add(MASTER.to_owned());
 }
 
-/// What host-device moves into a pod.
+/// The link that host-device moves into a pod.
 fn device(pod: usize) -> String {
     format!("peer-{pod}")
 }
 
-/// A plugin with host-local, executed in the network namespace of whoever calls.
+/// A plugin with host-local, executed in the caller's network namespace.
 pub(crate) struct Peer {
     folder: PathBuf,
     plugin: &'static str,
@@ -168,14 +168,14 @@ impl Peer {
         Self { folder: folder.into(), plugin, keys, pods, ipam, leases }
     }
 
-    /// host-device on the first of the subnets, with links made for it.
+    /// host-device on the first subnet, with links made for it.
     pub(crate) fn host_device(folder: &str, pods: usize) -> Self {
         make_links(pods);
         let [(plugin, keys), ..] = PLUGINS;
         Self::new(folder, plugin, pods, &subnets(0, Families::V4), keys)
     }
 
-    /// Has host-local hold leases of other pods, written as it writes them.
+    /// Writes leases of other pods, in the format of host-local.
     pub(crate) fn hold(&self, held: usize) {
         let folder = self.leases.path().join(NAME);
         fs::create_dir(&folder).unwrap();
@@ -206,7 +206,7 @@ impl Peer {
     }
 }
 
-/// The name of a peer's network, for which host-local has a folder.
+/// The network's name, which is also the name of host-local's folder.
 const NAME: &str = "peers";
 
 impl Network for Peer {

@@ -1,4 +1,4 @@
-//! Where an ADD's time goes, by the agent's own log.
+//! The phases of an ADD, from the agent's log.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     table::{Cell, Report, Row},
 };
 
-/// The phases that the agent logs, in microseconds, and what they are.
+/// Fields of the agent's log with the phases in microseconds, and their descriptions.
 const PHASES: [(&str, &str); 7] = [
     (BEFORE_AHEAD, "guessing the VF, looking at it, recording that"),
     (AHEAD, "the kernel's move between namespaces, ahead of the answer"),
@@ -31,8 +31,8 @@ const CONFIGURE: &str = "configure_us";
 const CARRIER: &str = "carrier_us";
 /// From the plugin's call to the answer.
 const TOTAL: &str = "total_us";
-/// Columns of what there is besides the move.
-const BESIDES: [&str; 8] = [
+/// Columns of ADDs without the move.
+const COLUMNS: [&str; 8] = [
     "callers",
     "of",
     "before the move, p50 ms",
@@ -42,10 +42,10 @@ const BESIDES: [&str; 8] = [
     "in no phase, p50 ms",
     "in no phase, p99 ms",
 ];
-/// What the names of durations end with.
+/// Suffix of the names of durations.
 const UNIT: &str = "_us";
 
-/// What each system's ADDs are spent on, of one caller, and besides the move, of as many as there were.
+/// Prints the phases of each system with one caller, and ADDs without the move by number of callers.
 pub(crate) fn print(report: &mut Report, logged: &[Logged<'_>]) {
     for logged in logged {
         if let Some(adds) = &logged.adds {
@@ -54,7 +54,7 @@ pub(crate) fn print(report: &mut Report, logged: &[Logged<'_>]) {
     }
     let title =
         "What the agent's part of an ADD takes besides the kernel's move, of ADDs alone and mixed";
-    let mut table = report.table(title, &BESIDES);
+    let mut table = report.table(title, &COLUMNS);
     for Logged { callers, of, lines, .. } in logged {
         let sample = |besides: fn(&Value) -> Duration| Sample::of(lines.iter().map(besides));
         table.row(
@@ -84,7 +84,7 @@ fn but_the_move(fields: &Value) -> Duration {
     microseconds(fields, TOTAL).saturating_sub(the_move(fields))
 }
 
-/// Handing over to threads, and waiting for one's turn. The call and the move ahead are made at the same time.
+/// Time for thread switches and in queues. The call and the move ahead overlap.
 fn in_no_phase(fields: &Value) -> Duration {
     let of = |key| microseconds(fields, key);
     let at_once = of(CALL).max(of(BEFORE_AHEAD) + of(AHEAD));
@@ -92,7 +92,7 @@ fn in_no_phase(fields: &Value) -> Duration {
     of(TOTAL).saturating_sub(phases)
 }
 
-/// Of ADDs whose durations from exec to exit are known.
+/// Prints ADDs whose durations from exec to exit are known.
 fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged<'_>, adds: &Sample) {
     assert_eq!(lines.len(), adds.durations().len(), "ADDs and lines of the agent's log");
     let without = |part: fn(&Value) -> Duration| {
@@ -103,7 +103,7 @@ fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged<'_>, adds: &
     let title = format!("{}{of}", PICTURED.strip_suffix(OURS).unwrap());
     let mut table = report.table(&title, &[PHASE, BEGIN, P50, "p99 ms"]);
     let begin = |key| Sample::of(lines.iter().filter_map(|fields| begin(fields, key))).median();
-    // Its second half stands for all of it.
+    // Its second half stands for the whole.
     let plugin = Row::of("the plugin: exec, socket, answer, exit").and_some(begin(TOTAL));
     table.row(plugin.and_all(without(agents).cells()));
     for (key, what) in PHASES.into_iter().chain(further(lines)) {
@@ -116,7 +116,7 @@ fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged<'_>, adds: &
     table.row(rest.and_all(without(the_move).cells()));
 }
 
-/// How long after the plugin's call a phase begins, or the answer comes.
+/// Time from the plugin's call to the beginning of a phase, or to the answer.
 fn begin(fields: &Value, key: &str) -> Option<Duration> {
     let of = |key| microseconds(fields, key);
     let ahead = of(BEFORE_AHEAD) + of(AHEAD);
@@ -132,7 +132,7 @@ fn begin(fields: &Value, key: &str) -> Option<Duration> {
     }
 }
 
-/// Durations that the agent logs besides, by their own names.
+/// Other durations in the agent's log, by their names.
 fn further(lines: &[Value]) -> impl Iterator<Item = (&str, &str)> {
     let keys = lines.iter().filter_map(Value::as_object).flat_map(|fields| fields.keys());
     let is_known = |key: &str| key == TOTAL || PHASES.iter().any(|(known, _)| *known == key);
@@ -141,7 +141,7 @@ fn further(lines: &[Value]) -> impl Iterator<Item = (&str, &str)> {
     further.into_iter().map(|key| (key, key))
 }
 
-/// The lines by which an agent says that it has attached, as they come.
+/// The lines about attachments in an agent's log.
 pub(crate) struct Log<'a> {
     agent: &'a Program,
     seen: usize,
@@ -152,12 +152,12 @@ impl<'a> Log<'a> {
         Self { agent, seen: logged(agent, "attached").len() }
     }
 
-    /// Passes over the lines since it was last asked.
+    /// Skips the lines since the last call.
     pub(crate) fn skip(&mut self) {
         self.fresh();
     }
 
-    /// The lines since it was last asked.
+    /// The lines since the last call.
     pub(crate) fn fresh(&mut self) -> Vec<Value> {
         let lines = logged(self.agent, "attached").split_off(self.seen);
         self.seen += lines.len();
@@ -165,7 +165,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// The fields of each line of the agent's log that says that.
+/// The fields of each line with that message in the agent's log.
 pub(crate) fn logged(agent: &Program, message: &str) -> Vec<Value> {
     let log = agent.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,5 +1,6 @@
-//! Pictures of the tables that are easier seen than read, drawn from their rows: SVG whose text is text, on white, which
-//! is read in light and dark.
+//! Charts of some tables as SVG, drawn from their rows, with text as text. The background is white, which is readable
+//! in
+//! light and dark themes.
 
 use std::{io, path::Path};
 
@@ -10,7 +11,7 @@ use plotters::{
 };
 use serde_json::Value;
 
-/// Tables of systems with as many callers, by what their pods get.
+/// The tables of systems by number of callers, one for each set of address families.
 pub(crate) const PEERS: [(&str, &str); 2] = [
     ("IPv4", "Beside the peers with host-local, IPv4, at random phases"),
     ("dual stack", "Beside the peers with host-local, dual stack, at random phases"),
@@ -20,7 +21,7 @@ pub(crate) const LEASES: &str = "ADD and DEL by leases held, one caller, IPv4, a
 /// The table of an ADD's phases.
 pub(crate) const PHASES: &str = "Where an ADD's time goes, one caller, ours";
 
-/// Columns that pictures are drawn from.
+/// Columns that charts are drawn from.
 pub(crate) const CALLERS: &str = "callers";
 pub(crate) const HELD: &str = "leases held";
 pub(crate) const WHAT: &str = "what";
@@ -30,20 +31,20 @@ pub(crate) const RATIO: &str = "times the floor, p50";
 pub(crate) const PHASE: &str = "phase";
 pub(crate) const BEGIN: &str = "begins after ms";
 
-/// The name of the system that stands out.
+/// The name of this plugin's system, which is highlighted.
 pub(crate) const OURS: &str = "ours";
 
 const WIDTH: u32 = 900;
-/// Of a line of text, and of what stands beside it.
+/// Height of a line of text with its bar.
 const LINE: i32 = 24;
 const MARGIN: i32 = 12;
-/// Of what a bar is of.
+/// Width of the labels of bars.
 const LABELS: i32 = 490;
-/// Right of bars and lines, where their values stand.
+/// Width for values to the right of bars and lines.
 const VALUES: i32 = 210;
 const TEXT: i32 = 14;
 
-/// Of lines, dark enough for their text.
+/// Colours of lines, dark enough for text.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(110, 110, 110),
     RGBColor(0, 70, 200),
@@ -55,7 +56,7 @@ const COLOURS: [RGBColor; 6] = [
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws those whose tables are among the rows into files of that folder. The others stay as they are.
+/// Draws the charts whose tables are among the rows into the folder. Others are left as they are.
 pub(crate) fn draw(folder: &Path, rows: &[Value]) {
     let of = |table: &str| rows.iter().filter(|row| row["table"] == table).collect::<Vec<_>>();
     let peers: Vec<_> = PEERS
@@ -74,14 +75,14 @@ pub(crate) fn draw(folder: &Path, rows: &[Value]) {
 
 struct Bar {
     label: String,
-    /// In whatever unit all of a picture have.
+    /// In the unit that all bars of the chart have.
     from: f64,
     to: f64,
     value: String,
     stands_out: bool,
 }
 
-/// Of one caller. From the floor, which is 1.
+/// The bar of a system with one caller, as a multiple of the floor.
 fn ratio(families: &str, row: &Value) -> Option<Bar> {
     let (of, ratio) = (text(row, OF), row[RATIO].as_f64()?);
     (row[CALLERS] == 1).then(|| Bar {
@@ -93,7 +94,7 @@ fn ratio(families: &str, row: &Value) -> Option<Bar> {
     })
 }
 
-/// Of what is known when it begins.
+/// The bar of a phase whose beginning is known.
 fn phase(row: &Value) -> Option<Bar> {
     let (from, took) = (row[BEGIN].as_f64()?, row[P50].as_f64()?);
     let label = text(row, PHASE).to_owned();
@@ -118,7 +119,7 @@ fn draw_bars(path: &Path, title: &str, bars: &[Bar]) {
         for (bar, top) in bars.iter().zip((1..).map(|line| LINE * line + MARGIN)) {
             let middle = top + LINE / 2;
             let colour = if bar.stands_out { BLUE } else { RGBColor(150, 150, 150) };
-            // Wide enough to be seen.
+            // At least wide enough to be visible.
             let (from, to) = (place(bar.from.min(bar.to)), place(bar.from.max(bar.to)) + 1);
             let corners = [(from, top + 4), (to, top + LINE - 4)];
             area.draw(&Rectangle::new(corners, colour.filled()))?;
@@ -129,7 +130,7 @@ fn draw_bars(path: &Path, title: &str, bars: &[Bar]) {
     });
 }
 
-/// What an operation of a system costs, by leases held.
+/// Durations of a system's operation by number of leases.
 struct Curve {
     label: String,
     points: Vec<(f64, f64)>,
@@ -190,14 +191,14 @@ fn draw_lines(path: &Path, curves: &[Curve]) {
 
 type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// Has it drawn on white.
+/// Draws the content on white.
 fn picture(path: &Path, height: i32, content: impl FnOnce(&Area<'_>) -> Drawn) {
     let area = SVGBackend::new(path, (WIDTH, height.unsigned_abs())).into_drawing_area();
     let drawn = area.fill(&WHITE).and_then(|()| content(&area)).and_then(|()| area.present());
     drawn.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// Writes a line of text beside that point.
+/// Writes a line of text next to the point.
 fn write(area: &Area<'_>, text: &str, at: (i32, i32), side: HPos) -> Drawn {
     area.draw(&Text::new(text, at, text_style(side)))
 }

@@ -1,4 +1,4 @@
-//! Pods of the product: CNI calls from exec to exit.
+//! The product's pods: CNI calls from exec to exit.
 
 use std::{
     io::Write,
@@ -14,9 +14,9 @@ use crate::turns::Network;
 pub(crate) struct Pods<'a> {
     host: &'a Host,
     pods: Vec<Netns>,
-    /// The addresses that each asks for.
+    /// The addresses that each pod asks for.
     addresses: fn(usize) -> Vec<String>,
-    /// The further networks that each asks for.
+    /// The additional networks that each pod asks for.
     networks: Vec<String>,
 }
 
@@ -35,17 +35,17 @@ impl<'a> Pods<'a> {
         Self { host, pods, addresses, networks: Vec::new() }
     }
 
-    /// Pods that ask for further networks.
+    /// Pods that ask for additional networks.
     pub(crate) fn on_networks(host: &'a Host, count: usize, networks: Vec<String>) -> Self {
         Self { networks, ..Self::new(host, count) }
     }
 
-    /// STATUS, which is about no pod.
+    /// Calls STATUS, which concerns no pod.
     pub(crate) fn status(&self) {
         self.call("STATUS", 0);
     }
 
-    /// The command of a call, with its configuration yet to be written to stdin.
+    /// The command of a call, and the configuration to write to its stdin.
     pub(crate) fn command(&self, verb: &str, number: usize) -> (Command, String) {
         let pod = &self.pods[number];
         let mut command = Command::new(program("host-shim"));
@@ -85,7 +85,7 @@ impl Network for Pods<'_> {
     }
 }
 
-/// Executes a plugin from exec to exit.
+/// Runs a plugin from exec to exit.
 pub(crate) fn run(mut command: Command, configuration: &str) {
     let mut child = command.spawn().expect("start the plugin");
     child.stdin.take().unwrap().write_all(configuration.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Durations and what to say about them.
+//! Durations and their statistics.
 
 use std::{fs, thread, time::Duration};
 
@@ -6,16 +6,16 @@ use e2e::Stopwatch;
 
 use crate::table::Cell;
 
-/// Durations of one kind of work.
+/// Durations of one operation.
 #[derive(Clone, Default)]
 pub(crate) struct Sample {
     durations: Vec<Duration>,
-    /// From the first beginning to the last end, where callers overlap.
+    /// From the first beginning to the last end, if callers overlap.
     elapsed: Option<Duration>,
 }
 
 impl Sample {
-    /// Does the work and adds how long it took.
+    /// Runs the function and adds its duration.
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Stopwatch::start();
         let value = work();
@@ -23,23 +23,23 @@ impl Sample {
         value
     }
 
-    /// A sample of durations that somebody else measured.
+    /// A sample of durations that were measured elsewhere.
     pub(crate) fn of(durations: impl Iterator<Item = Duration>) -> Self {
         Self { durations: durations.collect(), elapsed: None }
     }
 
-    /// Likewise, of callers that overlapped for so long.
+    /// A sample of overlapping callers' durations, within the elapsed time.
     pub(crate) fn of_callers(durations: Vec<Duration>, elapsed: Duration) -> Self {
         Self { durations, elapsed: Some(elapsed) }
     }
 
-    /// Adds what was measured after it.
+    /// Appends a later sample.
     pub(crate) fn append(&mut self, later: Self) {
         self.durations.extend(later.durations);
         self.elapsed = self.elapsed.into_iter().chain(later.elapsed).reduce(|all, it| all + it);
     }
 
-    /// In the order they were measured.
+    /// In the order of measurement.
     pub(crate) fn durations(&self) -> &[Duration] {
         &self.durations
     }
@@ -49,7 +49,7 @@ impl Sample {
         self.percentile(50)
     }
 
-    /// Likewise, if there is any.
+    /// The median in milliseconds, if there is any duration.
     pub(crate) fn median(&self) -> Option<f64> {
         (!self.durations.is_empty()).then(|| self.p50())
     }
@@ -70,7 +70,7 @@ impl Sample {
         [self.p50().into(), self.p99().into(), Cell::Whole(rate)]
     }
 
-    /// The cells of both percentiles as multiples of another's.
+    /// The cells of both percentiles as multiples of another sample's.
     pub(crate) fn times(&self, other: &Self) -> [Cell; 2] {
         [(self.p50() / other.p50()).into(), (self.p99() / other.p99()).into()]
     }
@@ -82,7 +82,7 @@ impl Sample {
     }
 }
 
-/// Processor, cores and kernel.
+/// Processor, number of cores, and kernel.
 pub(crate) fn machine() -> String {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap();
     let models = processors.lines().filter_map(|line| line.strip_prefix("model name"));

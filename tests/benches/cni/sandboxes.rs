@@ -1,4 +1,4 @@
-//! Whole sandboxes of containerd, with our plugin and with Debian's own ones, in turn, where `hack/runtimes` has them.
+//! Whole sandboxes of containerd, in turn with this plugin and with Debian's plugins, if `hack/runtimes` has them.
 
 use e2e::{
     Lab, Settings,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 const COUNT: usize = 60;
-/// Before those that count, so that what is made once has been made.
+/// Sandboxes that are not counted, so that one-time work is done.
 const WARM_UP: usize = 3;
 
 /// What is compared, by the name of the runtime in containerd's configuration.
@@ -72,7 +72,7 @@ fn measure(containerd: &Containerd) -> [(Sample, Sample); 3] {
     samples
 }
 
-/// As containerd's own example has it, but for where the leases are.
+/// The example from containerd's documentation, except for the folder of the leases.
 fn conflist(lab: &Lab, plugin: &str, subnet: &str) -> Value {
     json!({
         "cniVersion": "1.0.0",

@@ -1,4 +1,4 @@
-//! What a pod costs with several networks, beside the floor of as many moves.
+//! The cost of a pod with several networks, compared with as many moves of the floor.
 
 use std::fmt::Write;
 
@@ -16,9 +16,9 @@ use crate::{
 
 /// Pods of each number of networks.
 const PODS: usize = 20;
-/// How many networks a pod has.
+/// Numbers of networks of a pod.
 const NETWORKS: [usize; 4] = [1, 2, 3, 8];
-/// The most.
+/// The highest number.
 const MOST: usize = 8;
 
 const COLUMNS: [&str; 9] = [
@@ -81,7 +81,7 @@ fn print_row(table: &mut Table<'_>, lab: &Lab, count: usize) {
     table.row(Row::of(count).and_all(figures.into_iter().chain(of_dels).map(Cell::from)));
 }
 
-/// What a phase of the last pods' ADDs took, which is of all their interfaces together.
+/// Durations of a phase in the last pods' ADDs, each for all interfaces of a pod.
 fn phase_of_pods(lab: &Lab, count: usize, phase: &str) -> Sample {
     let logged = logged(&lab.agent, "attached");
     let of_these = &logged[logged.len() - PODS * count..];

@@ -1,4 +1,4 @@
-//! What is printed: tables in Markdown, and each of their rows as a line of JSON where a file is asked for.
+//! Output: Markdown tables, and each row as a line of JSON in a file on request.
 
 use std::{fs::File, io::Write, path::Path};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 /// All tables of a run.
 pub(crate) struct Report {
-    /// Where each row goes besides, after those of the runs before.
+    /// File to which each row is also appended.
     file: Option<File>,
     rows: Vec<Value>,
 }
@@ -17,12 +17,12 @@ impl Report {
         Self { file: file.map(open), rows: Vec::new() }
     }
 
-    /// Those of all tables so far, each with its table's title and columns for keys.
+    /// The rows of all tables so far, each with its table's title, and with columns as keys.
     pub(crate) fn rows(&self) -> &[Value] {
         &self.rows
     }
 
-    /// Prints the heading and the header of a table, whose rows are to follow.
+    /// Prints the heading and header of a table, whose rows follow.
     pub(crate) fn table<'a>(&'a mut self, title: &str, columns: &[&str]) -> Table<'a> {
         println!("\n### {title}\n\n| {} |", columns.join(" | "));
         println!("|{}", "---|".repeat(columns.len()));
@@ -53,7 +53,7 @@ impl Table<'_> {
     }
 }
 
-/// Cells from the left to the right.
+/// Cells from left to right.
 #[derive(Default)]
 pub(crate) struct Row(Vec<Cell>);
 
@@ -80,7 +80,7 @@ pub(crate) enum Cell {
     Text(String),
     /// Printed with two decimals.
     Figure(f64),
-    /// Printed without any.
+    /// Printed without decimals.
     Whole(f64),
     Count(usize),
     Nothing,

@@ -1,26 +1,26 @@
-//! When an operation begins.
+//! The times at which operations begin.
 
 use std::{thread, time::Duration};
 
 use crate::sample::Sample;
 
-/// Of a kernel's clock of 250 Hz.
+/// Two ticks of a kernel's clock of 250 Hz.
 const TWO_TICKS: Duration = Duration::from_millis(8);
 
-/// When operations begin after the one before.
+/// When an operation begins after the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timing {
-    /// At a random phase of the kernel's clock, as users come.
+    /// At a random phase of the kernel's clock, as real calls do.
     Apart,
-    /// At once: who begins when the last one has ended is locked to the tick with which that did.
+    /// At once, and so at the phase of the tick with which the previous one ended.
     Locked,
 }
 
-/// How long after the end of the one before each operation begins: the same for all that are compared.
+/// The pauses before operations, the same for all compared systems.
 pub(crate) struct Pauses(Vec<Duration>);
 
 impl Pauses {
-    /// Draws those of so many operations.
+    /// Draws the pauses of that many operations.
     pub(crate) fn draw(timing: Timing, count: usize) -> Self {
         let pause = |_| match timing {
             Timing::Apart => rand::random_range(Duration::ZERO..TWO_TICKS),
@@ -29,12 +29,12 @@ impl Pauses {
         Self((0..count).map(pause).collect())
     }
 
-    /// Those of operations at random phases.
+    /// Pauses of operations at random phases.
     pub(crate) fn apart(count: usize) -> Self {
         Self::draw(Timing::Apart, count)
     }
 
-    /// Does the operation of that number when it begins, and adds how long it took.
+    /// Waits for the beginning of the operation, runs it, and adds its duration.
     pub(crate) fn time<T>(
         &self,
         number: usize,

@@ -1,5 +1,5 @@
-//! Systems side by side in one run: ADDs and DELs of each, alone and mixed, by one caller and by many, with the systems
-//! in turn, so that all meet the same moods of the machine.
+//! Comparison of systems in one run: ADDs and DELs, alone and mixed, by one caller and by many. The systems take turns,
+//! so that changes of the machine's speed affect all of them.
 
 use std::env;
 
@@ -11,37 +11,37 @@ use crate::{
     timing::{Pauses, Timing},
 };
 
-/// What is measured, by its place in [`Figures`]. One caller does not mix.
+/// The kinds of measurements, by their index in [`Figures`]. One caller does not mix.
 const KINDS: [&str; 4] =
     ["ADD", "DEL", "ADD while as many callers delete", "DEL while as many callers add"];
 
-/// Bounds how many operations are measured, for who only looks whether all works. As many as there are callers have to
-/// be left.
+/// Environment variable that limits the number of measured operations, for checking that the benchmarks run. There must
+/// be at least as many as callers.
 const BOUND: &str = "OFFLOAD_BENCH_COUNT";
 
 /// Columns of [`rows`].
 pub(crate) const COLUMNS: [&str; 8] =
     [WHAT, OF, "N", P50, "p99 ms", "per s", RATIO, "times the floor, p99"];
 
-/// What attaches and detaches pods by their numbers.
+/// Attaches and detaches pods by their numbers.
 pub(crate) trait Network: Sync {
     fn add(&self, pod: usize);
     fn del(&self, pod: usize);
 }
 
-/// One of those that are compared, of which the first is the floor.
+/// One of the compared systems, of which the first is the floor.
 pub(crate) struct System<'a> {
     pub(crate) name: &'a str,
     pub(crate) network: &'a dyn Network,
 }
 
-/// By kind.
+/// Samples by kind.
 pub(crate) type Figures = [Sample; KINDS.len()];
 
-/// How much of each system is measured.
+/// The amount of measurements of each system.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
-    /// ADDs alone and DELs alone in a round; mixed, there are half as many of either.
+    /// ADDs alone and DELs alone in a round. Mixed, there are half as many of each.
     count: usize,
     rounds: usize,
 }
@@ -59,7 +59,7 @@ impl Load {
         self.count + self.count / 2
     }
 
-    /// All rounds of so many callers, by the systems' places.
+    /// All rounds of that many callers, by the index of the system.
     pub(crate) fn measure(
         self,
         systems: &[System<'_>],
@@ -91,7 +91,7 @@ impl Load {
         }
     }
 
-    /// The first pods are added, half of them deleted while others are added, and then all others deleted.
+    /// Adds the first pods, then deletes half of them while others are added, then deletes the rest.
     fn by_callers(
         self,
         systems: &[System<'_>],
@@ -122,7 +122,7 @@ impl Load {
     }
 }
 
-/// What there is to say of so many callers' figures: with each row its kind's and its system's places.
+/// The rows of that many callers' figures, each with the indices of its kind and its system.
 pub(crate) fn rows<'a>(
     first: usize,
     callers: usize,

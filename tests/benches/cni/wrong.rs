@@ -1,4 +1,4 @@
-//! What an ADD takes whose VF moves in vain, as the DPU does not give it, beside one whose VF is the right one.
+//! The time of an ADD whose speculative move used the wrong VF, compared with one that used the right VF.
 
 use e2e::{Call, Fault, Lab, Netns, Settings, TIME_LIMIT, wait_for};
 use netlink::Rtnl;
@@ -13,13 +13,13 @@ use crate::{
 const ROUNDS: usize = 24;
 const VFS: u32 = 4;
 
-/// Prints both. The DPU's answer is there once the VF has moved, as it is beside a DPU-like DPU.
+/// Prints both. The DPU answers after the VF has moved, as a DPU-like DPU does.
 pub(crate) fn print(report: &mut Report) {
     let lab = Lab::start(&settings(VFS));
     let (mut right, mut wrong) = (Sample::default(), Sample::default());
     for _ in 0..ROUNDS {
         add(&lab, &mut right, || ());
-        // What is promised to the host changes with the pool, and the host does not hear of it.
+        // The grant changes with the pool, and the host is not told.
         add(&lab, &mut wrong, || have_pool(&lab, VFS - 1));
         have_pool(&lab, VFS);
         lab.assert_clean_slate();
@@ -37,7 +37,7 @@ fn settings(pool: u32) -> Settings {
     Settings { vfs: VFS, pool, proxied: true, cool_down: 0, ..Settings::default() }
 }
 
-/// Adds a pod, which is deleted again, while the DPU says nothing until the pod's VF has moved.
+/// Adds and deletes a pod. The DPU's answers are held back until the pod's VF has moved.
 fn add(lab: &Lab, sample: &mut Sample, meanwhile: impl FnOnce()) {
     let pod = Netns::new("pod");
     let mut links = Rtnl::open_in(&pod.open()).unwrap();
@@ -56,7 +56,7 @@ fn add(lab: &Lab, sample: &mut Sample, meanwhile: impl FnOnce()) {
     lab.del("blue", &pod, "eth0").nothing();
 }
 
-/// Has the DPU's pool have so many VFs.
+/// Sets the number of VFs in the DPU's pool.
 fn have_pool(lab: &Lab, size: u32) {
     lab.configure_service(&settings(size));
     lab.service.signal(Signal::SIGHUP);

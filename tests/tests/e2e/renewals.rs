@@ -34,7 +34,7 @@ fn issue(lab: &Lab, (role, name): (&str, &str), folder: &Path) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Waits until agent and service have each logged `what` once more than before `change`.
+/// Waits until agent and service have each logged `what` one more time than before `change`.
 fn both_say(lab: &Lab, what: &str, change: impl FnOnce()) {
     let count = |program: &Program| program.log().matches(what).count();
     let before = [count(&lab.service), count(&lab.agent)];
