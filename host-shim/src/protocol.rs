@@ -479,10 +479,10 @@ impl<R> Call<R> {
     /// How long the caller of a call that arrived now still waits.
     #[must_use]
     pub fn time_left(&self) -> Duration {
-        let told = Duration::from_millis(self.deadline_ms);
+        let relative = Duration::from_millis(self.deadline_ms);
         // Read late from a suspended agent's socket, the relative deadline would start again.
         let until = self.gives_up_at_ns.map(Duration::from_nanos);
-        until.map_or(told, |until| told.min(until.saturating_sub(monotonic())))
+        until.map_or(relative, |until| relative.min(until.saturating_sub(monotonic())))
     }
 }
 
@@ -569,8 +569,8 @@ mod tests {
         for verb in
             [r#""verb": "status""#, r#""verb": "cni", "command": "STATUS", "configuration": {}"#]
         {
-            let read = |told: &str| {
-                let text = format!(r#"{{"deadline_ms": 1, {verb}{told}}}"#);
+            let read = |rest: &str| {
+                let text = format!(r#"{{"deadline_ms": 1, {verb}{rest}}}"#);
                 decode::<Call<Asked>>(text.as_bytes()).unwrap().traceparent
             };
             assert_eq!(read(&format!(r#", "traceparent": "{good}""#)), TraceParent::parse(good));

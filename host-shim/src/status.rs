@@ -340,21 +340,21 @@ Last failures:    none
     #[test]
     fn named_socket_gets_no_advice_on_the_unit() {
         let refused = io::ErrorKind::ConnectionRefused.into();
-        let told = silence(Path::new("/tmp/a.sock"), true, &refused);
-        assert!(told.contains("/tmp/a.sock") && !told.contains("systemctl"), "{told}");
+        let text = silence(Path::new("/tmp/a.sock"), true, &refused);
+        assert!(text.contains("/tmp/a.sock") && !text.contains("systemctl"), "{text}");
     }
 
     #[test]
     fn missing_configuration_offers_the_socket() {
         let missing = AgentError::Config(ConfigError::Missing("/etc/a.toml".into()));
-        let told = without_configuration(&missing);
-        assert!(told.contains("/etc/a.toml does not exist: name the agent's socket"), "{told}");
+        let text = without_configuration(&missing);
+        assert!(text.contains("/etc/a.toml does not exist: name the agent's socket"), "{text}");
     }
 
     #[test]
     fn silence_names_the_socket() {
-        let told = silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::NotFound.into());
-        assert!(told.contains("/run/agent.sock") && told.contains("systemctl start"), "{told}");
+        let text = silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::NotFound.into());
+        assert!(text.contains("/run/agent.sock") && text.contains("systemctl start"), "{text}");
         let suspended =
             silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::WouldBlock.into());
         assert!(suspended.contains("suspended") && suspended.contains("10s"), "{suspended}");

@@ -244,13 +244,13 @@ pub(super) mod tests {
         caller.give_up(Answer::Done).await.unwrap();
         assert!(caller.answer(Answer::Done).await.is_err());
         assert!(within(Duration::from_millis(100), caller.send_heartbeats()).await.is_none());
-        let mut heard = String::new();
-        plugin.read_to_string(&mut heard).await.unwrap();
-        assert_eq!(heard, " {\"outcome\":\"done\"}\n");
+        let mut received = String::new();
+        plugin.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, " {\"outcome\":\"done\"}\n");
     }
 
     /// What is known of a caller that reads `count` bytes of its answer and exits.
-    async fn heard(count: usize) -> Result<(), Failure> {
+    async fn after_reading(count: usize) -> Result<(), Failure> {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
         caller.answer(Answer::Done).await.unwrap();
@@ -265,9 +265,12 @@ pub(super) mod tests {
     async fn exit_with_unread_answer_is_a_failure() {
         let whole = r#"{"outcome":"done"}"#.len() + 1;
         for unread in [whole, 1] {
-            assert_eq!(heard(whole - unread).await.unwrap_err().reason, Reason::DeadlineExceeded);
+            assert_eq!(
+                after_reading(whole - unread).await.unwrap_err().reason,
+                Reason::DeadlineExceeded
+            );
         }
-        heard(whole).await.unwrap();
+        after_reading(whole).await.unwrap();
     }
 
     #[tokio::test]
@@ -289,10 +292,10 @@ pub(super) mod tests {
     async fn task_receives_its_answer() {
         let (caller, receiver) = Caller::task(Instant::now() + LIMIT);
         caller.is_waiting().unwrap();
-        let (answered, heard) = tokio::join!(caller.answer(Answer::Done), receiver.receive());
+        let (answered, received) = tokio::join!(caller.answer(Answer::Done), receiver.receive());
         answered.unwrap();
         caller.has_received().await.unwrap();
-        assert!(matches!(heard, Some(Answer::Done)));
+        assert!(matches!(received, Some(Answer::Done)));
         assert!(within(LIMIT, caller.hangup()).await.is_some());
     }
 

@@ -561,8 +561,8 @@ mod tests {
         assert!(config("").netns_folders().is_empty());
         let pci = config("[vf_source]\nkind = 'pci'");
         assert!(pci.netns_folders().contains(&"/run/netns".into()));
-        let told = config("netns_folders = ['/run/pods']");
-        assert_eq!(told.netns_folders(), [PathBuf::from("/run/pods")]);
+        let config = config("netns_folders = ['/run/pods']");
+        assert_eq!(config.netns_folders(), [PathBuf::from("/run/pods")]);
     }
 
     #[test]
@@ -602,10 +602,13 @@ mod tests {
     #[test]
     fn agent_values_out_of_range_are_refused() {
         let all = "socket = 'agent.sock'\ntimeouts.attach_s = 0\nlog.level = 'mtls=loud'";
-        let told = config(all).check().unwrap_err();
-        assert_eq!(told[0], "`timeouts.attach_s` is 0, but must be 1 to 60");
-        assert!(told[1].starts_with("`socket` is agent.sock, "), "{told:?}");
-        assert!(told.len() == 3 && told[2].starts_with("`log.level` holds"), "{told:?}");
+        let problems = config(all).check().unwrap_err();
+        assert_eq!(problems[0], "`timeouts.attach_s` is 0, but must be 1 to 60");
+        assert!(problems[1].starts_with("`socket` is agent.sock, "), "{problems:?}");
+        assert!(
+            problems.len() == 3 && problems[2].starts_with("`log.level` holds"),
+            "{problems:?}"
+        );
     }
 
     #[test]
@@ -613,8 +616,8 @@ mod tests {
         for (good, bad) in [("192.168.100.2:7443", "192.168.100.2"), ("'dpu-1'", "'DPU 1'")] {
             let text = LEAST.replace(good, bad);
             let config: Config = bootstrap::parse_config(&text, Path::new("/c.toml")).unwrap();
-            let told = config.check().unwrap_err();
-            assert!(told.len() == 1 && told[0].starts_with("`dpu`: \""), "{told:?}");
+            let problems = config.check().unwrap_err();
+            assert!(problems.len() == 1 && problems[0].starts_with("`dpu`: \""), "{problems:?}");
         }
     }
 }

@@ -153,7 +153,7 @@ impl Agent {
     pub async fn start(config: Config) -> Result<Self, AgentError> {
         config.check().map_err(|problems| AgentError::InvalidValues(problems.join("\n")))?;
         let (begun, beginning) = oneshot::channel();
-        let (told, outcome) = oneshot::channel();
+        let (outcome_sender, outcome) = oneshot::channel();
         let (stopping, over) = (CancellationToken::new(), CancellationToken::new());
         let (stop, end) = (stopping.clone(), over.clone().drop_guard());
         // A dropped `start` future drops this guard, which stops the agent.
@@ -162,15 +162,15 @@ impl Agent {
         let thread = thread.spawn(move || {
             let outcome = runtime().and_then(|it| it.block_on(live(config, begun, stop)));
             // A dropped agent has no receiver.
-            let _ = told.send(outcome);
+            let _ = outcome_sender.send(outcome);
             drop(end);
         });
         thread.map_err(cannot("start the agent's thread"))?;
         match beginning.await {
             Ok((workloads, executor)) => Ok(Self { workloads, executor, stopping, over, outcome }),
-            Err(_) => {
-                Err(outcome.await.map_or_else(|_| lost(), |told| told.err().unwrap_or_else(lost)))
-            }
+            Err(_) => Err(outcome
+                .await
+                .map_or_else(|_| lost(), |outcome| outcome.err().unwrap_or_else(lost))),
         }
     }
 
@@ -285,15 +285,15 @@ fn add(asked: Attach) -> Result<AddRequest, Failure> {
         }
     }
     let further = further.into_iter().map(further_interface).collect();
-    let lead = further_interface(interface);
-    let key = Key { container_id: workload, interface_name: lead.interface_name };
+    let first = further_interface(interface);
+    let key = Key { container_id: workload, interface_name: first.interface_name };
     let Labels { namespace, name, uid } = labels;
     Ok(AddRequest {
         pod: v1::Pod { namespace, name, uid },
-        mac: lead.mac,
-        addresses: lead.addresses,
+        mac: first.mac,
+        addresses: first.addresses,
         further,
-        ..AddRequest::plain(key, netns, lead.network)
+        ..AddRequest::plain(key, netns, first.network)
     })
 }
 
@@ -431,13 +431,13 @@ mod tests {
     #[tokio::test]
     async fn dropped_call_is_cancelled() {
         let (agent, _folder) = agent().await;
-        let (told, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let call = agent.ask(Verb::Add, async move |_room, caller: Arc<Caller>| {
-            let _ = told.send(caller.hangup().await);
+            let _ = sender.send(caller.hangup().await);
             None
         });
         assert!(within(Duration::from_millis(50), call).await.is_none(), "it waits");
-        let failure = within(LIMIT, heard).await.unwrap().unwrap();
+        let failure = within(LIMIT, receiver).await.unwrap().unwrap();
         assert_eq!(failure.reason, Reason::DeadlineExceeded);
         agent.stop().await.unwrap();
     }

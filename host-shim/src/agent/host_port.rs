@@ -87,15 +87,15 @@ mod tests {
 
     #[test]
     fn host_ports_need_networks_and_unique_names() {
-        let told = |ports: &[HostPort]| problems(ports).collect::<Vec<_>>().join("\n");
-        assert_eq!(told(&[port("blue", "offload0"), port("blue", "offload1")]), "");
-        assert!(told(&[port("", "offload0")]).contains("host_port.network"));
-        assert!(told(&[port("blue", "a/b")]).contains("host_port.name"));
+        let problems_of = |ports: &[HostPort]| problems(ports).collect::<Vec<_>>().join("\n");
+        assert_eq!(problems_of(&[port("blue", "offload0"), port("blue", "offload1")]), "");
+        assert!(problems_of(&[port("", "offload0")]).contains("host_port.network"));
+        assert!(problems_of(&[port("blue", "a/b")]).contains("host_port.name"));
         let routes = vec!["10.96.0.0/12".parse().unwrap(), "10.1.2.3/16".parse().unwrap()];
-        let misrouted = told(&[HostPort { routes, ..port("blue", "offload0") }]);
+        let misrouted = problems_of(&[HostPort { routes, ..port("blue", "offload0") }]);
         assert!(misrouted.starts_with("`host_port.routes` is 10.1.2.3/16, "), "{misrouted}");
         assert!(misrouted.ends_with(" 10.1.0.0/16"), "{misrouted}");
-        let twice = told(&[port("blue", "offload0"), port("red", "offload0")]);
+        let twice = problems_of(&[port("blue", "offload0"), port("red", "offload0")]);
         assert!(twice.contains("\"offload0\" twice"), "{twice}");
     }
 }

@@ -8,9 +8,9 @@ saga::milestones! {
     /// A kill point between the steps of the agent's flows.
     pub(super) enum KillPoint {
         /// The speculative attach is recorded; the VF has not been touched.
-        AttachGuessed = "attach-guessed",
+        AttachSpeculated = "attach-guessed",
         /// The VF of the speculative attach is in the pod, down and under its own name.
-        AttachAhead = "attach-ahead",
+        AttachSpeculative = "attach-ahead",
         /// The DPU has answered an attach; the answer is not recorded.
         AttachAnswered = "attach-answered",
         /// The attach is recorded; its VF has not been touched.
@@ -18,9 +18,9 @@ saga::milestones! {
         /// The pod has the VF; neither DPU nor runtime knows.
         AttachDone = "attach-done",
         /// The attachment is recorded as live; the caller was not answered.
-        AttachKept = "attach-kept",
+        AttachCommitted = "attach-kept",
         /// The caller was answered.
-        AttachTold = "attach-told",
+        AttachReported = "attach-told",
         /// An interface of other plugins is recorded; no plugin was called.
         DelegateRecorded = "delegate-recorded",
         /// Other plugins have created the interface; the result is not recorded.
@@ -34,15 +34,15 @@ saga::milestones! {
         /// Phase *releasing* is on the disk.
         ReleaseRecorded = "release-recorded",
         /// The DPU has confirmed the release; the record is still there.
-        ReleaseTold = "release-told",
+        ReleaseReported = "release-told",
         /// The record is removed.
-        ReleaseForgotten = "release-forgotten",
+        ReleaseRemoved = "release-forgotten",
         /// A VF differs from its baseline; its reset is about to begin.
-        RenewalBegun = "renewal-begun",
+        ResetBegun = "renewal-begun",
         /// The VF was reset; its link may not be there yet.
-        RenewalMade = "renewal-made",
+        ResetMade = "renewal-made",
         /// The VF was reset, restored and verified.
-        RenewalProven = "renewal-proven",
+        ResetVerified = "renewal-proven",
         /// A DEL found no record; the DPU is not informed yet.
         DetachUnrecorded = "detach-unrecorded",
         /// A VF that fell out of its pod is in it again.
@@ -50,7 +50,7 @@ saga::milestones! {
         /// At start, all records were compared with the kernel.
         StartReconciled = "start-reconciled",
         /// The DPU has accepted a new session, which is not used yet.
-        SessionWelcomed = "session-welcomed",
+        SessionAccepted = "session-welcomed",
         /// An inventory was sent to the DPU.
         InventorySent = "inventory-sent",
         /// A comparison of all records with the kernel ended, with the work that waited for it.
@@ -61,11 +61,11 @@ saga::milestones! {
 impl KillPoint {
     /// The names of all kill points.
     pub(super) fn kill_points() -> Vec<String> {
-        let ahead = saga::kill_points(SPECULATIVE_STEPS, &[Way::Run]).into_iter();
+        let speculative = saga::kill_points(SPECULATIVE_STEPS, &[Way::Run]).into_iter();
         let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]);
         let arrival = saga::kill_points(ARRIVAL_STEPS, &[Way::Run]);
         let outward = saga::kill_points(OUTWARD_STEPS, &[Way::Run]);
-        ahead
+        speculative
             .chain(inward)
             .chain(arrival)
             .chain(outward)

@@ -94,8 +94,8 @@ impl Agent {
         let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
         let (settings, vfs) = (config.device_plugin.clone(), Arc::clone(&doors.vfs));
         let device_plugin = Arc::new(DevicePlugin::new(settings, vfs));
-        let told = Arc::clone(&device_plugin);
-        let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
+        let plugin = Arc::clone(&device_plugin);
+        let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, plugin);
         let (calls, endpoint) = (scrape::calls(), Endpoint::listen(config.metrics.listen));
         let (limit, dpu) = (config.limits.connections, Arc::clone(&doors.dpu));
         let dispatcher = Dispatcher::new(doors.tasks.clone(), limit, Arc::clone(&calls), dpu);
@@ -136,7 +136,7 @@ impl Agent {
         let reconcile = self.doors.timeouts.reconcile();
         tokio::select! {
             error = self.upkeep.watcher().watch(monitor) => error.into(),
-            never = dpu.keep_session(|said| self.upkeep.act_on(said)) => match never {},
+            never = dpu.keep_session(|event| self.upkeep.act_on(event)) => match never {},
             never = self.upkeep.keeper().keep_agreement() => match never {},
             never = self.upkeep.host_ports().keep() => match never {},
             never = dpu.reports().keep_inventory() => match never {},

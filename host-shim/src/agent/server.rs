@@ -314,9 +314,9 @@ mod tests {
         let call = Call::new(Duration::from_secs(60), Request::Status(StatusRequest::default()));
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
-        let mut heard = [0; 1];
-        caller.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, HEARTBEAT);
+        let mut received = [0; 1];
+        caller.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, HEARTBEAT);
         end.send(Answer::Done).unwrap();
         let mut answer = Vec::new();
         caller.read_to_end(&mut answer).await.unwrap();
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn malformed_calls_are_answered_in_their_form() {
         let (server, _folder) = server(&scrape::calls());
-        for (call, told) in [
+        for (call, expected) in [
             (json!({"deadline_ms": 1, "verb": "cni", "command": "DEL"}), Some("`configuration`")),
             (json!({"verb": "cni", "command": "DEL", "configuration": {}}), Some("`deadline_ms`")),
             (
@@ -340,13 +340,13 @@ mod tests {
             caller.write_all(call.to_string().as_bytes()).await.unwrap();
             caller.shutdown().await.unwrap();
             let conversed = converse(server.clone(), stream, ()).await;
-            assert_eq!(conversed.is_ok(), told.is_some(), "{conversed:?}");
+            assert_eq!(conversed.is_ok(), expected.is_some(), "{conversed:?}");
             let mut answer = Vec::new();
             caller.read_to_end(&mut answer).await.unwrap();
-            let Some(told) = told else { continue };
+            let Some(expected) = expected else { continue };
             let CniReply::Error(error) = decode(&answer).unwrap() else { panic!("{call} is done") };
             let message = error["msg"].as_str().unwrap();
-            assert!(error["code"] == code::UNDECODABLE && message.contains(told), "{error}");
+            assert!(error["code"] == code::UNDECODABLE && message.contains(expected), "{error}");
         }
     }
 
@@ -372,6 +372,6 @@ mod tests {
         conversation.await.unwrap().unwrap();
         let page = scrape::page(&config(), &server.doors, &calls).text().unwrap();
         let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
-        assert!(page.contains(counted), "as the caller was told: {page}");
+        assert!(page.contains(counted), "as the caller was answered: {page}");
     }
 }

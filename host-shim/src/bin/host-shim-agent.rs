@@ -31,9 +31,9 @@ fn main() -> ExitCode {
 /// Installs or uninstalls the plugin.
 fn perform(task: &Task) -> ExitCode {
     match install::run(task) {
-        Ok(told) => {
+        Ok(text) => {
             // A closed stream has no reader for an error.
-            let _ = print(&told);
+            let _ = print(&text);
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -254,8 +254,8 @@ mod tests {
             let text = format!(r#"{{"name":"n","type":"host-shim","{list}":[{{"id":"g"}}]}}"#);
             let error = refusal(&text);
             assert_eq!(error.code, code::UNDECODABLE);
-            let told = format!("{list}[0]: missing field `containerID`");
-            assert!(error.message.ends_with(&told), "{error:?}");
+            let expected = format!("{list}[0]: missing field `containerID`");
+            assert!(error.message.ends_with(&expected), "{error:?}");
         }
     }
 

@@ -313,9 +313,9 @@ mod tests {
     #[test]
     fn unknown_cni_commands_are_refused() {
         for command in ["", "add", "ADD ", "UPDATE"] {
-            let told = refusal(&environment(command));
-            assert!(told.contains(command), "{told}");
-            assert!(told.ends_with(" STATUS, VERSION"), "{told}");
+            let message = refusal(&environment(command));
+            assert!(message.contains(command), "{message}");
+            assert!(message.ends_with(" STATUS, VERSION"), "{message}");
         }
     }
 
@@ -417,9 +417,9 @@ mod tests {
             ("IP=10.1.0.5;mac=02:00:00:00:00:01", "\"mac\""),
             ("TOKEN=secret;IgnoreUnknown=0", "\"TOKEN\""),
         ] {
-            let told = check(args).unwrap_err();
-            assert!(told.contains(&format!("unknown key {unknown}: ")), "{told}");
-            assert!(!told.contains("secret"), "{told}");
+            let message = check(args).unwrap_err();
+            assert!(message.contains(&format!("unknown key {unknown}: ")), "{message}");
+            assert!(!message.contains("secret"), "{message}");
         }
         for args in ["ip=10.1.0.5;IgnoreUnknown=1", "IgnoreUnknown=True;X=1", "X=", "MAC=x"] {
             assert_eq!(check(args), Ok(()), "{args}");

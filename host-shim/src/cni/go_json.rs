@@ -320,8 +320,8 @@ mod tests {
             (json!({"Next": {"tags": ["x", 5]}}), "next.tags[1]: invalid type"),
             (json!([1]), "invalid type"),
         ] {
-            let told = port(value).unwrap_err().to_string();
-            assert!(told.starts_with(place), "{told}");
+            let error = port(value).unwrap_err().to_string();
+            assert!(error.starts_with(place), "{error}");
         }
     }
 }

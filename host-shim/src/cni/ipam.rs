@@ -74,8 +74,9 @@ impl Borrowed {
     /// Whether the ADD's result has all leased addresses.
     fn compare(&self) -> Result<(), CniError> {
         let previous = self.previous.as_ref().map(CniResult::read).transpose()?.unwrap_or_default();
-        let is_told = |address: &str| previous.ips.iter().any(|told| told.address == address);
-        match self.leased()?.ips.iter().find(|leased| !is_told(&leased.address)) {
+        let is_reported =
+            |address: &str| previous.ips.iter().any(|reported| reported.address == address);
+        match self.leased()?.ips.iter().find(|leased| !is_reported(&leased.address)) {
             None => Ok(()),
             Some(lost) => {
                 let message =
@@ -103,9 +104,9 @@ mod tests {
 
     #[test]
     fn leased_addresses_follow_the_callers_version() {
-        let told = borrowed(|_| ()).unwrap().answer(Verb::Add).unwrap().unwrap();
+        let result = borrowed(|_| ()).unwrap().answer(Verb::Add).unwrap().unwrap();
         let ips = json!([{"version": "4", "address": "10.7.0.5/24"}]);
-        assert_eq!((&told["cniVersion"], &told["ips"]), (&json!("0.4.0"), &ips));
+        assert_eq!((&result["cniVersion"], &result["ips"]), (&json!("0.4.0"), &ips));
         assert_eq!(borrowed(|_| ()).unwrap().answer(Verb::Del).unwrap(), None);
     }
 
@@ -118,9 +119,9 @@ mod tests {
                 "CNIVersion": "0.4.0", "Type": "bridge", "IPAM": section, "PrevResult": previous,
             });
         };
-        let told = borrowed(respelled).unwrap().answer(Verb::Add).unwrap().unwrap();
+        let result = borrowed(respelled).unwrap().answer(Verb::Add).unwrap().unwrap();
         assert_eq!(
-            (&told["cniVersion"], &told["ips"][0]["address"]),
+            (&result["cniVersion"], &result["ips"][0]["address"]),
             (&json!("0.4.0"), &json!("10.7.0.5/24"))
         );
         let refusal = borrowed(respelled).unwrap().answer(Verb::Check).unwrap_err();
@@ -134,8 +135,8 @@ mod tests {
     #[test]
     fn ipam_check_compares_result_with_lease() {
         let checked = |ips: Value| {
-            let told = borrowed(|document| document["prevResult"] = json!({ "ips": ips }));
-            told.unwrap().answer(Verb::Check)
+            let result = borrowed(|document| document["prevResult"] = json!({ "ips": ips }));
+            result.unwrap().answer(Verb::Check)
         };
         assert_eq!(checked(json!([{"address": "10.7.0.5/24"}])).unwrap(), None);
         let refusal = checked(json!([{"address": "10.7.0.6/24"}])).unwrap_err();

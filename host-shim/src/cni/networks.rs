@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn malformed_or_contradictory_networks_are_refused() {
         let list = |one: &str, other: &str| format!("[{one},{other}]");
-        for (text, told) in [
+        for (text, expected) in [
             (String::new(), "name a network"),
             ("blue,".into(), "network \"\""),
             ("Blue_1".into(), "\"Blue_1\""),
@@ -391,7 +391,7 @@ mod tests {
         ] {
             let error = annotated(&text).unwrap_err();
             assert_eq!(error.code, code::INVALID_CONFIGURATION, "{text}: {error:?}");
-            assert!(error.message.contains(told), "{text}: {error:?}");
+            assert!(error.message.contains(expected), "{text}: {error:?}");
         }
         let both = json!({OURS: "blue", OF_SPECIFICATION: "red"});
         let error = of_fields(&json!({"runtimeConfig": {annotations::CAPABILITY: both}}));

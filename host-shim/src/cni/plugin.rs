@@ -53,9 +53,9 @@ pub fn run() -> ExitCode {
 
 /// Reports on standard error that the call waits. Runtimes show that output of a plugin that they kill for being slow.
 fn tell_waiting(socket: &Path, error: &io::Error) {
-    let told = format!("host-shim: waiting for the agent on {}: {error}\n", socket.display());
+    let text = format!("host-shim: waiting for the agent on {}: {error}\n", socket.display());
     // A closed standard error leaves no place to report to.
-    let _ = io::stderr().write_all(told.as_bytes());
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Prints the agent's warning on standard error, which runtimes write to their log.

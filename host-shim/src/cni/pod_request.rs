@@ -575,9 +575,9 @@ mod tests {
         assert!(of_annotations(&asked, mac("02:00:00:00:00:0A")).is_ok());
         let error = of_annotations(&asked, mac("02:00:00:00:00:06")).unwrap_err();
         assert_eq!(error.code, code::INVALID_CONFIGURATION);
-        let told =
+        let expected =
             "annotation dpu-offload.io/mac contradicts runtimeConfig.mac \"02:00:00:00:00:06\"";
-        assert!(error.message.starts_with(told), "{error:?}");
+        assert!(error.message.starts_with(expected), "{error:?}");
         let limits = json!({"runtimeConfig": {"bandwidth": {"IngressRate": 9000}}});
         let asked = json!({"bandwidth": "{\"ingressRate\": 8000}"});
         let error = of_annotations(&asked, limits).unwrap_err();

@@ -114,7 +114,7 @@ mod tests {
             entry[key] = value;
             json!([entry])
         };
-        for (ports, told) in [
+        for (ports, expected) in [
             (with("hostPort", json!(0)), "portMappings: hostPort 0 is not 1 to 65535"),
             (with("hostPort", json!(65536)), "portMappings: hostPort 65536 is not"),
             (with("containerPort", json!(0)), "portMappings: containerPort 0 is not"),
@@ -123,7 +123,7 @@ mod tests {
             (json!([good.clone(), good.clone()]), "has hostPort 80/tcp twice"),
         ] {
             let error = read(ports).unwrap_err();
-            assert!(error.message.contains(told), "{error:?} does not tell {told:?}");
+            assert!(error.message.contains(expected), "{error:?} does not contain {expected:?}");
         }
     }
 }

@@ -387,7 +387,7 @@ mod tests {
     fn result_can_omit_further_interfaces_addresses() {
         let first = attachment("eth0", "10.1.0.5/16");
         let further = [attachment("net1", "10.2.0.5/24")];
-        for (only_pod_addresses, told) in
+        for (only_pod_addresses, expected) in
             [(false, &["10.1.0.5/16", "10.2.0.5/24"][..]), (true, &["10.1.0.5/16"])]
         {
             let base = ResultBase { only_pod_addresses, ..ResultBase::default() };
@@ -395,7 +395,7 @@ mod tests {
             let names = result["interfaces"].as_array().unwrap().iter().map(|it| &it["name"]);
             assert!(names.eq(["eth0", "net1"]), "{result}");
             let addresses = result["ips"].as_array().unwrap().iter().map(|ip| &ip["address"]);
-            assert!(addresses.eq(told), "{result}");
+            assert!(addresses.eq(expected), "{result}");
         }
     }
 }

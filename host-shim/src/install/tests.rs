@@ -65,16 +65,16 @@ impl Stage {
 #[test]
 fn install_and_uninstall_both_files() {
     let stage = Stage::new();
-    let told = stage.install().unwrap();
+    let report = stage.install().unwrap();
     stage.assert_installed();
-    let lines: Vec<_> = told.lines().collect();
-    assert!(lines[0].ends_with("bin/host-shim: written"), "{told}");
-    assert!(lines[1].ends_with("net.d/10-it.conflist: written"), "{told}");
-    assert!(lines[2].contains("no plugin `loopback`"), "{told}");
-    let told = stage.uninstall();
-    let lines: Vec<_> = told.lines().collect();
-    assert!(lines[0].ends_with("10-it.conflist: removed"), "the configuration first: {told}");
-    assert!(lines[1].ends_with("host-shim: removed"), "{told}");
+    let lines: Vec<_> = report.lines().collect();
+    assert!(lines[0].ends_with("bin/host-shim: written"), "{report}");
+    assert!(lines[1].ends_with("net.d/10-it.conflist: written"), "{report}");
+    assert!(lines[2].contains("no plugin `loopback`"), "{report}");
+    let report = stage.uninstall();
+    let lines: Vec<_> = report.lines().collect();
+    assert!(lines[0].ends_with("10-it.conflist: removed"), "the configuration first: {report}");
+    assert!(lines[1].ends_with("host-shim: removed"), "{report}");
     assert_eq!(stage.left(), [""; 0]);
     assert_eq!(stage.uninstall().matches("was not there").count(), 2);
 }
@@ -91,9 +91,9 @@ fn reinstall_does_not_touch_equal_files() {
     fs::write(stage.path("bin/loopback"), "").unwrap();
     let inode = |path: &Path| fs::metadata(path).unwrap().ino();
     let before = (inode(&stage.plugin()), inode(&stage.conflist()));
-    let told = stage.install().unwrap();
-    assert_eq!(told.matches(": unchanged\n").count(), 2, "{told}");
-    assert_eq!(told.lines().count(), 2, "{told}");
+    let report = stage.install().unwrap();
+    assert_eq!(report.matches(": unchanged\n").count(), 2, "{report}");
+    assert_eq!(report.lines().count(), 2, "{report}");
     assert_eq!((inode(&stage.plugin()), inode(&stage.conflist())), before);
 }
 
@@ -147,10 +147,10 @@ fn uninstall_keeps_a_plugin_in_use() {
     let stage = Stage::new();
     stage.install().unwrap();
     fs::copy(stage.conflist(), stage.path("net.d/20-dpu-2.conflist")).unwrap();
-    let told = stage.uninstall();
+    let report = stage.uninstall();
     assert!(
-        told.contains("host-shim: stays, for ") && told.contains("20-dpu-2.conflist"),
-        "{told}"
+        report.contains("host-shim: stays, for ") && report.contains("20-dpu-2.conflist"),
+        "{report}"
     );
     assert!(stage.plugin().exists() && !stage.conflist().exists());
 }

@@ -348,9 +348,9 @@ mod tests {
         let held = |address: &str| v1::Address { address: address.into(), ..Default::default() };
         let addresses = ["10.0.0.5/24", "10.0.0.6/24", "10.9.0.1/32", "fd00::5/64", "fd01::1/128"];
         let plan = with(|it| it.addresses = addresses.map(held).to_vec()).unwrap();
-        let told: Vec<_> =
+        let routes: Vec<_> =
             plan.routing.connected_by(7).map(|it| (it.to_string(), it.output)).collect();
-        assert_eq!(told, [("10.0.0.0/24".to_owned(), 7), ("fd00::/64".to_owned(), 7)]);
+        assert_eq!(routes, [("10.0.0.0/24".to_owned(), 7), ("fd00::/64".to_owned(), 7)]);
     }
 
     #[test]
@@ -394,13 +394,13 @@ mod tests {
             change(&mut route);
             super::route(&route, &[]).unwrap_err().to_string()
         };
-        let told = |what: &str| format!("the DPU's attachment holds \"teleport\" as {what}");
-        assert_eq!(of_route(|it| it.kind = "teleport".into()), told("route kind"));
-        assert_eq!(of_route(|it| it.scope = "teleport".into()), told("route scope"));
+        let unknown = |what: &str| format!("the DPU's attachment holds \"teleport\" as {what}");
+        assert_eq!(of_route(|it| it.kind = "teleport".into()), unknown("route kind"));
+        assert_eq!(of_route(|it| it.scope = "teleport".into()), unknown("route scope"));
         let sysctls =
             |name: &str| v1::Sysctls { ipv4: [(name.into(), 1)].into(), ..Default::default() };
         let refused = with(|it| it.sysctls = Some(sysctls("teleport"))).unwrap_err();
-        assert_eq!(refused.to_string(), told("setting"));
+        assert_eq!(refused.to_string(), unknown("setting"));
         let plan = with(|it| it.sysctls = Some(sysctls("arp_ignore"))).unwrap();
         let (family, value) = (Family::V4, "1".to_owned());
         assert_eq!(plan.routing.sysctls, [Sysctl { family, key: "arp_ignore", value }]);

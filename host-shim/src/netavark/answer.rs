@@ -45,7 +45,7 @@ mod tests {
             ],
             "dns": { "nameservers": ["192.0.2.53"], "search": ["lan"] },
         });
-        let told = json!({
+        let expected = json!({
             "dns_server_ips": ["192.0.2.53"],
             "dns_search_domains": ["lan"],
             "interfaces": { "eth0": {
@@ -56,6 +56,6 @@ mod tests {
                 ],
             } },
         });
-        assert_eq!(of_result(&result, "eth0"), Ok(told));
+        assert_eq!(of_result(&result, "eth0"), Ok(expected));
     }
 }

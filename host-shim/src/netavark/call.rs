@@ -219,14 +219,14 @@ mod tests {
         let mapping = json!({ "container_port": 80, "host_ip": "", "host_port": 8080, "protocol": "tcp,udp", "range": 2 });
         let call = call(&json!({ "/port_mappings": [mapping] }));
         let ports = &call.configuration(Verb::Add).unwrap()["runtimeConfig"]["portMappings"];
-        let told: Vec<_> = ports
+        let mappings: Vec<_> = ports
             .as_array()
             .unwrap()
             .iter()
             .map(|port| (&port["hostPort"], &port["protocol"]))
             .collect();
         assert_eq!(
-            json!(told),
+            json!(mappings),
             json!([[8080, "tcp"], [8081, "tcp"], [8080, "udp"], [8081, "udp"]])
         );
         assert_eq!(ports[3]["containerPort"], 81);
@@ -236,8 +236,8 @@ mod tests {
     fn port_ranges_beyond_65535_are_refused() {
         let mapping = json!({ "container_port": 65535, "host_port": 80, "range": 2 });
         let refusal = call(&json!({ "/port_mappings": [mapping] })).configuration(Verb::Add);
-        let told = "the port mapping of 2 ports from 80 on to 65535 leads beyond port 65535";
-        assert_eq!(refusal, Err(Refusal(told.into())));
+        let expected = "the port mapping of 2 ports from 80 on to 65535 leads beyond port 65535";
+        assert_eq!(refusal, Err(Refusal(expected.into())));
     }
 
     #[test]

@@ -278,11 +278,11 @@ mod tests {
     fn long_wait_for_agent_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
-        let (began, mut told) = (Stopwatch::start(), None);
+        let (began, mut reported) = (Stopwatch::start(), None);
         let tell =
-            |error: &io::Error| told = Some((error.kind(), began.elapsed(), began.unstalled()));
+            |error: &io::Error| reported = Some((error.kind(), began.elapsed(), began.unstalled()));
         assert!(call(&socket, status(), 2 * QUIET, tell).is_err());
-        let (kind, after, unstalled) = told.expect("no failure is reported");
+        let (kind, after, unstalled) = reported.expect("no failure is reported");
         assert_eq!(kind, io::ErrorKind::NotFound);
         assert!(after >= QUIET && unstalled < AGENT_RETURN_TIMEOUT, "{after:?}");
     }

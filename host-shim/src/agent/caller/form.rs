@@ -40,10 +40,10 @@ impl Form {
 
     /// The answer to a call that cannot be decoded. `None`: the call is not in a runtime's form.
     pub(in crate::agent) fn undecodable(call: &[u8], why: &io::Error) -> Option<CniReply> {
-        let said: Map<String, Value> = serde_json::from_slice(call).ok()?;
+        let object: Map<String, Value> = serde_json::from_slice(call).ok()?;
         let message = format!("cannot decode the call: {why}");
         let error = CniError::new(code::UNDECODABLE, message);
-        is_cni_call(&said).then(|| refused(&Refusal { version: Version::NEWEST, error }))
+        is_cni_call(&object).then(|| refused(&Refusal { version: Version::NEWEST, error }))
     }
 
     /// Serialises an answer.
@@ -51,9 +51,9 @@ impl Form {
         match self {
             Self::Plain => document(&Reply::from(answer)),
             Self::Cni(version, base) => {
-                let told = (**base).clone().answer(*version, answer.into());
+                let result = (**base).clone().answer(*version, answer.into());
                 let refusal = |error| refused(&Refusal { version: *version, error });
-                document(&told.map_or_else(refusal, CniReply::Result))
+                document(&result.map_or_else(refusal, CniReply::Result))
             }
         }
     }
@@ -105,7 +105,7 @@ mod tests {
         }))
     }
 
-    fn told(form: &Form, answer: Answer) -> Value {
+    fn answer_of(form: &Form, answer: Answer) -> Value {
         serde_json::from_slice(&form.document(answer).unwrap()).unwrap()
     }
 
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!((add.network.as_str(), add.pod.name.as_str()), ("n", "web"));
         let key = v1::AttachmentKey { container_id: "c".into(), interface_name: "eth0".into() };
         let attachment = v1::Attachment { key: Some(key), ..Default::default() };
-        let result = &told(&form, Answer::Attached(vec![attachment]))["result"];
+        let result = &answer_of(&form, Answer::Attached(vec![attachment]))["result"];
         assert_eq!(result["cniVersion"], "1.1.0");
         let interface = json!({"name": "eth0", "sandbox": "/run/netns/a"});
         assert_eq!(result["interfaces"], json!([interface]));
@@ -126,9 +126,9 @@ mod tests {
     #[test]
     fn cni_del_and_failure_have_their_forms() {
         let (_, form) = Form::of(call("DEL", &json!({}))).unwrap();
-        assert_eq!(told(&form, Answer::Done), json!({"result": null}));
+        assert_eq!(answer_of(&form, Answer::Done), json!({"result": null}));
         let failure = Failure::new(Reason::VfsExhausted, "no VF is left");
-        let error = &told(&form, failure.into())["error"];
+        let error = &answer_of(&form, failure.into())["error"];
         assert_eq!(error["code"], Reason::VfsExhausted.cni_code());
         assert_eq!(error["msg"], "no VF is left");
     }

@@ -87,8 +87,8 @@ impl DevicePlugin {
     }
 
     /// Takes the DPU's report of pools.
-    pub(super) fn learn(&self, told: VfPools) {
-        let handed_out = told.pools.into_iter().filter(|pool| pool.pinned_only);
+    pub(super) fn learn(&self, report: VfPools) {
+        let handed_out = report.pools.into_iter().filter(|pool| pool.pinned_only);
         self.pools.send_replace(handed_out.collect());
     }
 

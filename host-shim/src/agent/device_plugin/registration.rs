@@ -74,27 +74,27 @@ impl ResourceRegistration {
 
     /// Keeps the resource registered, forever. Each obstacle is logged once and waited out.
     pub(super) async fn keep(self) {
-        let mut told = None;
+        let mut logged = None;
         loop {
             let obstacle = match self.listen() {
-                Ok(listener) => self.hold(listener, &mut told).await.err(),
+                Ok(listener) => self.hold(listener, &mut logged).await.err(),
                 Err(obstacle) => Some(obstacle),
             };
             if let Some(obstacle) = obstacle {
-                self.tell(&mut told, obstacle);
+                self.log_once(&mut logged, obstacle);
                 sleep(LOOK).await;
             }
         }
     }
 
-    fn tell(&self, told: &mut Option<String>, obstacle: String) {
-        if told.as_ref() != Some(&obstacle) {
+    fn log_once(&self, logged: &mut Option<String>, obstacle: String) {
+        if logged.as_ref() != Some(&obstacle) {
             tracing::warn!(
                 resource = self.resource(),
                 reason = obstacle,
                 "the resource is not registered with the kubelet"
             );
-            *told = Some(obstacle);
+            *logged = Some(obstacle);
         }
     }
 
@@ -134,7 +134,11 @@ impl ResourceRegistration {
     }
 
     /// Registers the resource and serves it until the kubelet restarts.
-    async fn hold(&self, listener: UnixListener, told: &mut Option<String>) -> Result<(), String> {
+    async fn hold(
+        &self,
+        listener: UnixListener,
+        logged: &mut Option<String>,
+    ) -> Result<(), String> {
         let sockets = self.look();
         let _socket = OwnSocket { path: self.own_path(), file: sockets.own };
         let attention = Arc::new(Attention::default());
@@ -151,7 +155,7 @@ impl ResourceRegistration {
         let server = Server::builder()
             .add_service(DevicePluginServer::new(plugin))
             .serve_with_incoming(connections);
-        let company = async {
+        let registration = async {
             loop {
                 self.register().await?;
                 self.until_asked(&attention.asked).await?;
@@ -159,11 +163,11 @@ impl ResourceRegistration {
                     resource = self.resource(),
                     "the resource is registered with the kubelet"
                 );
-                *told = None;
+                *logged = None;
                 tokio::select! {
                     () = self.until_replaced(&sockets) => return Ok(()),
                     () = attention.lost.notified() => {
-                        self.tell(told, "the kubelet stopped watching the resource".into());
+                        self.log_once(logged, "the kubelet stopped watching the resource".into());
                     }
                 }
                 sleep(LOOK).await;
@@ -174,7 +178,7 @@ impl ResourceRegistration {
                 "its socket is no longer served: {}",
                 ended.err().map_or_else(|| "it ended".into(), |error| error.to_string())
             )),
-            held = company => held,
+            held = registration => held,
         }
     }
 

@@ -102,19 +102,22 @@ mod unit_tests {
 
     #[test]
     fn invalid_device_plugin_settings_are_refused() {
-        let told = |change: fn(&mut DevicePluginSettings)| {
+        let problem_of = |change: fn(&mut DevicePluginSettings)| {
             let mut settings = DevicePluginSettings::default();
             change(&mut settings);
             problems(Some(&settings)).collect::<Vec<_>>().join("\n")
         };
-        assert_eq!(told(|_| ()), "");
+        assert_eq!(problem_of(|_| ()), "");
         assert!(
-            told(|it| it.prefix = "VFs".into()).starts_with("`device_plugin.prefix` is \"VFs\"")
+            problem_of(|it| it.prefix = "VFs".into())
+                .starts_with("`device_plugin.prefix` is \"VFs\"")
         );
-        assert!(told(|it| it.prefix = "a..io".into()).contains("device_plugin.prefix"));
-        assert!(told(|it| it.folder = "plugins".into()).contains("device_plugin.folder"));
-        assert!(told(|it| it.pod_resources = "p".into()).contains("device_plugin.pod_resources"));
-        let long = told(|it| it.answer_ms = 3001);
+        assert!(problem_of(|it| it.prefix = "a..io".into()).contains("device_plugin.prefix"));
+        assert!(problem_of(|it| it.folder = "plugins".into()).contains("device_plugin.folder"));
+        assert!(
+            problem_of(|it| it.pod_resources = "p".into()).contains("device_plugin.pod_resources")
+        );
+        let long = problem_of(|it| it.answer_ms = 3001);
         assert_eq!(long, "`device_plugin.answer_ms` is 3001, but must be 1 to 3000");
         assert_eq!(problems(None).count(), 0);
     }

@@ -43,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 struct Registrar {
     /// The API version that it accepts.
     version: &'static str,
-    heard: mpsc::UnboundedSender<RegisterRequest>,
+    registrations: mpsc::UnboundedSender<RegisterRequest>,
 }
 
 #[tonic::async_trait]
@@ -51,7 +51,7 @@ impl Registration for Registrar {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
         let is_spoken = request.version == self.version;
-        self.heard.send(request).unwrap();
+        self.registrations.send(request).unwrap();
         match is_spoken {
             true => Ok(Response::new(Empty {})),
             false => Err(Status::unknown(format!("supported version is {}", self.version))),
@@ -61,7 +61,7 @@ impl Registration for Registrar {
 
 /// Dropping it closes its sockets.
 struct Kubelet {
-    heard: mpsc::UnboundedReceiver<RegisterRequest>,
+    registrations: mpsc::UnboundedReceiver<RegisterRequest>,
     _server: AbortOnDropHandle<()>,
 }
 
@@ -70,20 +70,20 @@ fn kubelet(folder: &Path, version: &'static str) -> Kubelet {
     for entry in std::fs::read_dir(folder).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
-    let (sender, heard) = mpsc::unbounded_channel();
-    let registrar = Registrar { version, heard: sender };
+    let (sender, registrations) = mpsc::unbounded_channel();
+    let registrar = Registrar { version, registrations: sender };
     let listener = UnixListener::bind(folder.join("kubelet.sock")).unwrap();
     let server = Server::builder()
         .add_service(RegistrationServer::new(registrar))
         .serve_with_incoming(UnixListenerStream::new(listener));
     let server = tokio::spawn(async move { server.await.unwrap() });
-    Kubelet { heard, _server: AbortOnDropHandle::new(server) }
+    Kubelet { registrations, _server: AbortOnDropHandle::new(server) }
 }
 
 impl Kubelet {
     /// The next registration, accepted or not.
     async fn registered(&mut self) -> RegisterRequest {
-        within(LIMIT, self.heard.recv()).await.expect("no registration").unwrap()
+        within(LIMIT, self.registrations.recv()).await.expect("no registration").unwrap()
     }
 }
 
@@ -188,7 +188,7 @@ async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> Option<Vec<(String
     Some(list.devices.into_iter().map(|Device { id, health, .. }| (id, health)).collect())
 }
 
-fn told(list: &[(&str, &str)]) -> Option<Vec<(String, String)>> {
+fn listed(list: &[(&str, &str)]) -> Option<Vec<(String, String)>> {
     Some(list.iter().map(|&(id, health)| (id.to_owned(), health.to_owned())).collect())
 }
 
@@ -203,14 +203,14 @@ async fn kubelet_gets_vfs_and_health_of_pools() {
     assert!(!options.pre_start_required && options.get_preferred_allocation_available);
     let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
     let first = [("d000:00:00.1", "Healthy"), ("d000:00:00.2", "Unhealthy")];
-    assert_eq!(next(&mut lists).await, told(&first));
+    assert_eq!(next(&mut lists).await, listed(&first));
     let gold = pool("gold", &[("d000:00:00.1", "the host can't find it"), ("d000:00:00.2", "")]);
     stage.room.learn(VfPools { pools: vec![gold] });
     let second = [("d000:00:00.1", "Unhealthy"), ("d000:00:00.2", "Healthy")];
-    assert_eq!(next(&mut lists).await, told(&second));
+    assert_eq!(next(&mut lists).await, listed(&second));
     stage.room.learn(VfPools::default());
     assert_eq!(next(&mut lists).await, None, "the pool is removed");
-    assert!(kubelet.heard.try_recv().is_err(), "one resource, registered once");
+    assert!(kubelet.registrations.try_recv().is_err(), "one resource, registered once");
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn vf_that_just_left_its_pool_is_allocated() {
     let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert!(next(&mut lists).await.is_some());
     stage.room.learn(VfPools { pools: vec![pool("gold", &[("d000:00:00.2", "")])] });
-    assert_eq!(next(&mut lists).await, told(&[("d000:00:00.2", "Healthy")]));
+    assert_eq!(next(&mut lists).await, listed(&[("d000:00:00.2", "Healthy")]));
     let mut allocate = async |id: &str| {
         let container_requests = vec![ContainerAllocateRequest { devices_i_ds: vec![id.into()] }];
         client.allocate(AllocateRequest { container_requests }).await.is_ok()
@@ -327,17 +327,17 @@ async fn registration_obstacle_is_one_sentence() {
     let registration =
         ResourceRegistration::new(settings, "gold".into(), pools, Arc::clone(&stage.room.vfs));
     let folder = stage.plugins();
-    let told = registration.listen().unwrap_err();
-    assert!(told.contains(&format!(" {}: ", folder.display())), "{told}");
+    let error = registration.listen().unwrap_err();
+    assert!(error.contains(&format!(" {}: ", folder.display())), "{error}");
     let stage = stage.with_folder();
     assert!(registration.listen().unwrap_err().ends_with("kubelet.sock yet"));
     let other = kubelet(&stage.plugins(), "v2");
-    let told = registration.register().await.unwrap_err();
-    assert!(told.contains("version v1beta1") && told.ends_with(" v2"), "{told}");
+    let error = registration.register().await.unwrap_err();
+    assert!(error.contains("version v1beta1") && error.ends_with(" v2"), "{error}");
     drop(other);
     std::fs::remove_file(stage.plugins().join("kubelet.sock")).unwrap();
     // A suspended kubelet.
     let _silent = UnixListener::bind(stage.plugins().join("kubelet.sock")).unwrap();
-    let told = timeout(LIMIT, registration.register()).await.unwrap().unwrap_err();
-    assert!(told.ends_with("within 1000 ms"), "{told}");
+    let error = timeout(LIMIT, registration.register()).await.unwrap().unwrap_err();
+    assert!(error.ends_with("within 1000 ms"), "{error}");
 }

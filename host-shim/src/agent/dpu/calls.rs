@@ -125,8 +125,8 @@ impl Calls {
     async fn detach_within(&self, limit: Duration, request: DetachRequest) -> Result<(), Failure> {
         let session = self.session.current(self.timeouts.reconnect()).await?;
         let deadline = Instant::now() + limit;
-        let told = session.detach(request, deadline).instrument(traces::call("Detach"));
-        match told.await {
+        let call = session.detach(request, deadline).instrument(traces::call("Detach"));
+        match call.await {
             Ok(()) => Ok(()),
             Err(status) => match failure_of(&status) {
                 // The DPU has released the attachment already, for example by a call whose answer was lost.
@@ -463,16 +463,16 @@ mod tests {
     #[test]
     fn call_carries_its_deadline() {
         let request = timed((), Instant::now() + Duration::from_secs(30));
-        let told = request.metadata().get("grpc-timeout").unwrap().to_str().unwrap();
-        assert!(told.starts_with("29") || told.starts_with("30"), "{told}");
+        let limit = request.metadata().get("grpc-timeout").unwrap().to_str().unwrap();
+        assert!(limit.starts_with("29") || limit.starts_with("30"), "{limit}");
     }
 
     #[tokio::test]
     async fn call_carries_the_plugins_trace() {
-        let told = || timed((), Instant::now()).into_parts().0.into_headers().remove("traceparent");
+        let sent = || timed((), Instant::now()).into_parts().0.into_headers().remove("traceparent");
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let traced = traces::follow(Span::none(), TraceParent::parse(parent), async { told() });
+        let traced = traces::follow(Span::none(), TraceParent::parse(parent), async { sent() });
         assert_eq!(traced.await.unwrap(), parent);
-        assert_eq!(told(), None);
+        assert_eq!(sent(), None);
     }
 }

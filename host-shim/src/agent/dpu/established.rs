@@ -56,8 +56,8 @@ impl Established {
     }
 
     /// Sets what the DPU reported of its networks.
-    pub(super) fn with_networks(self, told: Networks) -> Self {
-        Self { networks: Mutex::new(told), ..self }
+    pub(super) fn with_networks(self, networks: Networks) -> Self {
+        Self { networks: Mutex::new(networks), ..self }
     }
 
     /// The prefix that a network gives to interfaces without a requested name. `None`: none.
@@ -71,8 +71,8 @@ impl Established {
     }
 
     /// Takes the DPU's VF offers.
-    pub(super) fn note_offers(&self, told: v1::Promises) {
-        locked(&self.offers).note(told);
+    pub(super) fn note_offers(&self, offers: v1::Promises) {
+        locked(&self.offers).note(offers);
     }
 
     /// Takes the ids of attachments that the DPU has no record of.

@@ -207,12 +207,12 @@ mod tests {
         let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
         let clean = HashSet::from(["d000:00:00.2".into(), "d001:00:00.1".into()]);
         let pfs = physical_functions(Cards::of(&card), &vfs, &present, &by(held), &clean);
-        let told: Vec<_> = pfs
+        let conditions: Vec<_> = pfs
             .iter()
             .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
             .collect();
         assert_eq!(
-            told,
+            conditions,
             [
                 (0, 0, VfCondition::InUse),
                 (0, 1, VfCondition::Clean),
@@ -240,15 +240,15 @@ mod tests {
         let card = VirtualCard::default();
         let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
         let clean = HashSet::from(["d000:00:00.1".into()]);
-        let told = |is_returned, vfs: &[(VfIdentity, &Link)]| {
+        let condition = |is_returned, vfs: &[(VfIdentity, &Link)]| {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =
                 Some(v1::Vf { device: "d000:00:00.1".into(), ..Default::default() });
             let pfs = physical_functions(Cards::of(&card), vfs, &present, &by(held), &clean);
             pfs[0].vfs[0].condition()
         };
-        assert_eq!(told(false, &vfs), VfCondition::InUse);
-        assert_eq!(told(true, &vfs), VfCondition::Clean);
-        assert_eq!(told(true, &[]), VfCondition::InUse, "listed before it came back");
+        assert_eq!(condition(false, &vfs), VfCondition::InUse);
+        assert_eq!(condition(true, &vfs), VfCondition::Clean);
+        assert_eq!(condition(true, &[]), VfCondition::InUse, "listed before it came back");
     }
 }

@@ -154,11 +154,11 @@ impl Dpu {
     /// Keeps a session, forever. `on_message` gets the DPU's messages after waiting reports are sent.
     pub(super) async fn keep_session(&self, on_message: impl Fn(FromDpu)) -> Infallible {
         let hello = async || self.reports.hello().await;
-        let on_message = |said: FromDpu| {
-            if matches!(said, FromDpu::SessionBegan) {
+        let on_message = |event: FromDpu| {
+            if matches!(event, FromDpu::SessionBegan) {
                 self.session_began();
             }
-            on_message(said);
+            on_message(event);
         };
         self.session.keep(&self.config, &hello, &on_message).await
     }

@@ -30,12 +30,12 @@ impl Networks {
 
     pub(super) fn note(&mut self, changed: &NetworkChanged) {
         let NetworkChanged { network, interface_prefix, pool, default_network, .. } = changed;
-        for (told, value) in
+        for (known, value) in
             [(&mut self.interface_prefixes, interface_prefix), (&mut self.pools, pool)]
         {
             match value.as_str() {
-                "" => drop(told.remove(network)),
-                value => drop(told.insert(network.clone(), value.to_owned())),
+                "" => drop(known.remove(network)),
+                value => drop(known.insert(network.clone(), value.to_owned())),
             }
         }
         self.default.clone_from(default_network);
@@ -46,14 +46,14 @@ impl Networks {
 mod tests {
     use super::*;
 
-    fn told() -> Networks {
+    fn reported() -> Networks {
         let of = |value: &str| HashMap::from([("blue".to_owned(), value.to_owned())]);
         Networks { interface_prefixes: of("data"), pools: of("fast"), default: "blue".into() }
     }
 
     #[test]
     fn changed_networks_replace_earlier_reports() {
-        let mut networks = told();
+        let mut networks = reported();
         assert_eq!(
             [networks.interface_prefix("blue"), networks.interface_prefix("")],
             [Some("data"); 2]

@@ -149,8 +149,8 @@ mod tests {
         let (vfs, _folder) = vfs();
         let findings = PodFindings::default();
         for session in ["s1", "s2"] {
-            let told = findings.news(session, vfs.records());
-            assert_eq!(told, Some(v1::PodFindings::default()), "{session}");
+            let report = findings.news(session, vfs.records());
+            assert_eq!(report, Some(v1::PodFindings::default()), "{session}");
             assert_eq!(findings.news(session, vfs.records()), None);
         }
     }
@@ -160,8 +160,8 @@ mod tests {
         let (vfs, _folder) = vfs();
         let findings = PodFindings::default();
         findings.set_configuration_problem("refused".into());
-        let told = findings.news("s1", vfs.records()).unwrap();
-        assert_eq!(told.configuration_problem, "refused");
+        let report = findings.news("s1", vfs.records()).unwrap();
+        assert_eq!(report.configuration_problem, "refused");
         assert!(findings.news("s1", vfs.records()).is_none());
         findings.set_configuration_problem(String::new());
         assert_eq!(findings.news("s1", vfs.records()), Some(v1::PodFindings::default()));

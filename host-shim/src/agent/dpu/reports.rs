@@ -317,11 +317,11 @@ mod tests {
             vec![PhysicalFunction { vfs, ..Default::default() }]
         };
         let (clean, missing) = (VfCondition::Clean, VfCondition::Missing);
-        let told = SentInventory { pfs: pfs(&[clean, missing]), ..SentInventory::default() };
-        assert!(told.lacks_more_in(&pfs(&[missing, clean])));
-        assert!(!told.lacks_more_in(&pfs(&[clean, missing])));
-        assert!(!told.lacks_more_in(&pfs(&[VfCondition::InUse, missing])));
-        assert!(SentInventory::default().lacks_more_in(&told.pfs));
+        let sent = SentInventory { pfs: pfs(&[clean, missing]), ..SentInventory::default() };
+        assert!(sent.lacks_more_in(&pfs(&[missing, clean])));
+        assert!(!sent.lacks_more_in(&pfs(&[clean, missing])));
+        assert!(!sent.lacks_more_in(&pfs(&[VfCondition::InUse, missing])));
+        assert!(SentInventory::default().lacks_more_in(&sent.pfs));
     }
 
     #[tokio::test]

@@ -164,7 +164,7 @@ impl Session {
         let mut warned = Warned::default();
         loop {
             match self.hold_one(config, hello, on_message, renewal.take()).await {
-                Ended::BeforeWelcome(failure) => {
+                Ended::BeforeHelloReply(failure) => {
                     backoff = (backoff * 2).min(LONGEST_BACKOFF);
                     let reason = failure.reason;
                     if warned.is_new(reason) {
@@ -174,7 +174,7 @@ impl Session {
                     }
                     self.went_down(failure, Instant::now());
                 }
-                Ended::AfterWelcome(Loss { failure, since, backoff: first }) => {
+                Ended::AfterHelloReply(Loss { failure, since, backoff: first }) => {
                     backoff = first;
                     warned = Warned::default();
                     let reason = failure.reason;
@@ -224,7 +224,7 @@ impl Session {
         let limit = config.timeouts.connect();
         let connector = match self.connector(config) {
             Ok(connector) => connector,
-            Err(failure) => return Ended::BeforeWelcome(failure),
+            Err(failure) => return Ended::BeforeHelloReply(failure),
         };
         let opened = match timeout(limit, open(connector, renewal, hello)).await {
             Ok(opened) => opened,
@@ -232,7 +232,7 @@ impl Session {
         };
         let (session, mut inbox, period) = match opened {
             Ok(opened) => opened,
-            Err(failure) => return Ended::BeforeWelcome(failure),
+            Err(failure) => return Ended::BeforeHelloReply(failure),
         };
         let session = Arc::new(session);
         // Published before the callback, which sends waiting reports in this session.
@@ -246,7 +246,7 @@ impl Session {
         session.close_promises();
         let channel = match ended {
             Ok(channel) => channel,
-            Err(loss) => return Ended::AfterWelcome(loss),
+            Err(loss) => return Ended::AfterHelloReply(loss),
         };
         Ended::Renewed(Box::new(NextConnection { channel, session, _inbox: inbox }))
     }
@@ -307,22 +307,22 @@ async fn open(
     outbox.send(hello).await.map_err(|_| lost("the session was closed"))?;
     let inbox = client.session(ReceiverStream::new(messages)).await;
     let mut inbox = inbox.map_err(|status| failure_of(&status))?.into_inner();
-    let welcome = welcome(inbox.message().await.map_err(|status| failure_of(&status))?)?;
+    let reply = hello_reply(inbox.message().await.map_err(|status| failure_of(&status))?)?;
     tracing::info!(
         event = log_event::SESSION_OPENED,
-        dpu = welcome.dpu,
-        version = welcome.service_version,
-        session = welcome.session_id,
+        dpu = reply.dpu,
+        version = reply.service_version,
+        session = reply.session_id,
         "the DPU accepted this host"
     );
-    KillPoint::SessionWelcomed.pass();
-    let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
+    KillPoint::SessionAccepted.pass();
+    let period = Duration::from_millis(reply.heartbeat_interval_ms.max(10).into());
     let networks = Networks {
-        interface_prefixes: welcome.interface_prefixes,
-        pools: welcome.network_pools,
-        default: welcome.default_network,
+        interface_prefixes: reply.interface_prefixes,
+        pools: reply.network_pools,
+        default: reply.default_network,
     };
-    let session = Established::new(welcome.session_id, client, outbox).with_networks(networks);
+    let session = Established::new(reply.session_id, client, outbox).with_networks(networks);
     Ok((session, inbox, period))
 }
 
@@ -339,8 +339,8 @@ impl Warned {
 }
 
 enum Ended {
-    BeforeWelcome(Failure),
-    AfterWelcome(Loss),
+    BeforeHelloReply(Failure),
+    AfterHelloReply(Loss),
     Renewed(Box<NextConnection>),
 }
 
@@ -352,17 +352,17 @@ struct NextConnection {
     _inbox: Streaming<DpuMessage>,
 }
 
-fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
-    let Some(dpu_message::Message::Welcome(welcome)) = first.and_then(|first| first.message) else {
+fn hello_reply(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
+    let Some(dpu_message::Message::Welcome(reply)) = first.and_then(|first| first.message) else {
         return Err(lost("it did not start the session with a hello reply"));
     };
-    if (PROTOCOL_LOWEST..=PROTOCOL_HIGHEST).contains(&welcome.protocol) {
-        return Ok(welcome);
+    if (PROTOCOL_LOWEST..=PROTOCOL_HIGHEST).contains(&reply.protocol) {
+        return Ok(reply);
     }
     let message = format!(
         "the DPU speaks version {} of the session protocol, and the agent {PROTOCOL_LOWEST} to \
          {PROTOCOL_HIGHEST}: upgrade the older of the two",
-        welcome.protocol
+        reply.protocol
     );
     Err(Failure::new(Reason::Unsupported, message))
 }
@@ -386,8 +386,8 @@ mod tests {
         assert!(at_once.unwrap().is_err(), "there is no attempt to wait for");
         sessions.begin();
         let ends_it = async { sessions.went_down(lost("refused"), Instant::now()) };
-        let (told, ()) = tokio::join!(sessions.current(Duration::ZERO), ends_it);
-        assert!(told.unwrap_err().message.ends_with("refused"));
+        let (result, ()) = tokio::join!(sessions.current(Duration::ZERO), ends_it);
+        assert!(result.unwrap_err().message.ends_with("refused"));
         let later = sessions.current(Duration::ZERO).await.unwrap_err();
         assert!(later.message.ends_with("refused"), "{later}");
     }
@@ -404,14 +404,14 @@ mod tests {
     #[test]
     fn dpu_of_other_protocol_is_refused() {
         let first = |protocol| {
-            let welcome = Welcome { protocol, ..Welcome::default() };
-            DpuMessage { message: Some(dpu_message::Message::Welcome(welcome)) }
+            let reply = Welcome { protocol, ..Welcome::default() };
+            DpuMessage { message: Some(dpu_message::Message::Welcome(reply)) }
         };
-        assert!(welcome(Some(first(PROTOCOL_HIGHEST))).is_ok());
-        let failure = welcome(Some(first(PROTOCOL_HIGHEST + 1))).unwrap_err();
+        assert!(hello_reply(Some(first(PROTOCOL_HIGHEST))).is_ok());
+        let failure = hello_reply(Some(first(PROTOCOL_HIGHEST + 1))).unwrap_err();
         assert_eq!(failure.reason, Reason::Unsupported);
         assert!(failure.message.contains("upgrade the older"), "{failure}");
-        let later = welcome(Some(DpuMessage { message: None })).unwrap_err();
+        let later = hello_reply(Some(DpuMessage { message: None })).unwrap_err();
         assert_eq!(later.reason, Reason::DpuUnreachable);
     }
 }

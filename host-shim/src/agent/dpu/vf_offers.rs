@@ -19,7 +19,7 @@ pub(super) struct VfOffers {
 /// An offered VF.
 #[derive(Debug)]
 struct OfferedVf {
-    promise: VfPromise,
+    offer: VfPromise,
     /// The VF's controller and PF.
     pf: (u32, u32),
     /// The pools from which an ADD without a chosen VF may take it.
@@ -27,24 +27,24 @@ struct OfferedVf {
 }
 
 impl From<v1::PromisedVf> for OfferedVf {
-    fn from(told: v1::PromisedVf) -> Self {
-        let v1::PromisedVf { promise, pools, controller, pf } = told;
+    fn from(offered: v1::PromisedVf) -> Self {
+        let v1::PromisedVf { promise, pools, controller, pf } = offered;
         let v1::VfPromise { device, number } = promise.unwrap_or_default();
-        Self { promise: VfPromise { device: device.into(), number }, pf: (controller, pf), pools }
+        Self { offer: VfPromise { device: device.into(), number }, pf: (controller, pf), pools }
     }
 }
 
 impl VfOffers {
     /// Adds offers of the DPU.
-    pub(super) fn note(&mut self, told: v1::Promises) {
+    pub(super) fn note(&mut self, offers: v1::Promises) {
         if self.is_closed {
             return;
         }
-        let told: Vec<_> = told.vfs.into_iter().map(OfferedVf::from).collect();
+        let offers: Vec<_> = offers.vfs.into_iter().map(OfferedVf::from).collect();
         // A new offer of a VF voids an earlier one.
-        let devices: HashSet<_> = told.iter().map(|vf| &vf.promise.device).collect();
-        self.vfs.retain(|vf| !devices.contains(&vf.promise.device));
-        self.vfs.extend(told);
+        let devices: HashSet<_> = offers.iter().map(|vf| &vf.offer.device).collect();
+        self.vfs.retain(|vf| !devices.contains(&vf.offer.device));
+        self.vfs.extend(offers);
     }
 
     /// Takes the chosen VF if it is offered and can be claimed.
@@ -53,9 +53,9 @@ impl VfOffers {
         chosen: &Device,
         claim: impl Fn(&Device) -> Option<C>,
     ) -> Option<(VfPromise, C)> {
-        let place = self.vfs.iter().position(|vf| vf.promise.device == *chosen)?;
+        let place = self.vfs.iter().position(|vf| vf.offer.device == *chosen)?;
         let claimed = claim(chosen)?;
-        Some((self.vfs.remove(place).promise, claimed))
+        Some((self.vfs.remove(place).offer, claimed))
     }
 
     /// Takes a VF of the pool that can be claimed: the first of the PF that is next by the pool's policy.
@@ -65,11 +65,11 @@ impl VfOffers {
         claim: impl Fn(&Device) -> Option<C>,
     ) -> Option<(VfPromise, C)> {
         let mut claimed = self.places_in_order(pool).into_iter().filter_map(|place| {
-            let device = &self.vfs[place].promise.device;
+            let device = &self.vfs[place].offer.device;
             Some((place, claim(device)?))
         });
         let (place, claimed) = claimed.next()?;
-        Some((self.vfs.remove(place).promise, claimed))
+        Some((self.vfs.remove(place).offer, claimed))
     }
 
     fn places_in_order(&self, pool: &str) -> Vec<usize> {
@@ -90,7 +90,7 @@ impl VfOffers {
 
     /// The offered VFs.
     pub(super) fn devices(&self) -> Vec<Device> {
-        self.vfs.iter().map(|vf| vf.promise.device.clone()).collect()
+        self.vfs.iter().map(|vf| vf.offer.device.clone()).collect()
     }
 
     /// Voids all offers, present and future.
@@ -110,7 +110,7 @@ mod tests {
 
     impl VfOffers {
         fn has(&self, device: &Device) -> bool {
-            self.vfs.iter().any(|vf| vf.promise.device == *device)
+            self.vfs.iter().any(|vf| vf.offer.device == *device)
         }
     }
 
@@ -132,19 +132,19 @@ mod tests {
         offers
     }
 
-    /// The VFs that are taken of the pool one after the other, without the one that cannot be claimed.
-    fn taken(offers: &mut VfOffers, unclaimable: &str) -> String {
+    /// The VFs that successive ADDs get from the pool, without the one that cannot be claimed.
+    fn devices_taken(offers: &mut VfOffers, unclaimable: &str) -> String {
         let claim = |device: &Device| (device.as_str() != unclaimable).then_some(());
         std::iter::from_fn(|| offers.take_of_pool("blue", claim))
-            .map(|(promise, ())| promise.device.to_string())
+            .map(|(offer, ())| offer.device.to_string())
             .collect()
     }
 
     #[test]
     fn pool_policy_selects_the_offers_pf() {
-        assert_eq!(taken(&mut offers(false), ""), "abdce");
-        assert_eq!(taken(&mut offers(true), ""), "deabc");
-        assert_eq!(taken(&mut offers(true), "d"), "eabc");
+        assert_eq!(devices_taken(&mut offers(false), ""), "abdce");
+        assert_eq!(devices_taken(&mut offers(true), ""), "deabc");
+        assert_eq!(devices_taken(&mut offers(true), "d"), "eabc");
         assert!(offers(true).take_of_pool("red", |_| Some(())).is_none());
     }
 
@@ -153,8 +153,8 @@ mod tests {
         let (mut offers, chosen) = (offers(false), Device::from("d"));
         assert!(offers.has(&chosen));
         assert!(offers.take_chosen(&chosen, |_| None::<()>).is_none());
-        let (promise, ()) = offers.take_chosen(&chosen, |_| Some(())).unwrap();
-        assert_eq!(promise, VfPromise { device: chosen.clone(), number: 4 });
+        let (offer, ()) = offers.take_chosen(&chosen, |_| Some(())).unwrap();
+        assert_eq!(offer, VfPromise { device: chosen.clone(), number: 4 });
         assert!(!offers.has(&chosen));
     }
 
@@ -162,9 +162,9 @@ mod tests {
     fn latest_offer_of_a_vf_counts() {
         let mut offers = offers(false);
         offers.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
-        let (promise, ()) = offers.take_chosen(&Device::from("b"), |_| Some(())).unwrap();
-        assert_eq!(promise.number, 6);
-        assert!(!offers.has(&promise.device));
+        let (offer, ()) = offers.take_chosen(&Device::from("b"), |_| Some(())).unwrap();
+        assert_eq!(offer.number, 6);
+        assert!(!offers.has(&offer.device));
     }
 
     #[test]
@@ -172,6 +172,6 @@ mod tests {
         let mut offers = offers(false);
         offers.close();
         offers.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
-        assert_eq!(taken(&mut offers, ""), "");
+        assert_eq!(devices_taken(&mut offers, ""), "");
     }
 }

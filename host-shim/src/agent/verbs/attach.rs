@@ -403,7 +403,7 @@ async fn confirm(
         // Before the records: whatever becomes of these, the record that leads them takes them back.
         delegated::keep(doors, &records[0].key())?;
         doors.vfs.intake().keep(&records).await?;
-        KillPoint::AttachKept.pass();
+        KillPoint::AttachCommitted.pass();
     }
     for record in &records {
         doors.dpu.reports().tell_attached(record);
@@ -417,7 +417,7 @@ async fn confirm(
         answered => answered,
     };
     match &answered {
-        Ok(()) => KillPoint::AttachTold.pass(),
+        Ok(()) => KillPoint::AttachReported.pass(),
         Err(_) if was_answered => {}
         Err(_) => doors.vfs.intake().keep_no_more(&records),
     }

@@ -140,7 +140,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     }
     match told {
         Ok(()) if is_returned => {
-            KillPoint::ReleaseTold.pass();
+            KillPoint::ReleaseReported.pass();
             forget(doors, record);
         }
         Ok(()) => {}

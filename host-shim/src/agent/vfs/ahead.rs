@@ -146,7 +146,7 @@ impl Ahead {
         let moves = moves.inspect_err(|_| {
             records.iter().for_each(|record| self.host.records().remove(record.id()));
         })?;
-        KillPoint::AttachGuessed.pass();
+        KillPoint::AttachSpeculated.pass();
         for record in &records {
             self.host.records().keep(record);
             self.cleanliness.proofs().forget(record.device());
@@ -200,7 +200,7 @@ fn move_now(
     let all: Vec<_> = records.iter().map(|record| &**record).collect();
     let moved = VfMove::move_speculatively(moves, names);
     moved.map_err(|failed| failure_among(&all, &failed))?;
-    KillPoint::AttachAhead.pass();
+    KillPoint::AttachSpeculative.pass();
     Ok(MovedAhead { before, moving: began.elapsed().saturating_sub(before) })
 }
 

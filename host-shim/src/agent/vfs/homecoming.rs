@@ -180,7 +180,7 @@ impl Homecoming {
     /// Forgets an attachment of which nothing is left, neither here nor at the DPU.
     pub(in crate::agent) fn forget(&self, record: &Record) {
         self.host.records().remove(record.id());
-        KillPoint::ReleaseForgotten.pass();
+        KillPoint::ReleaseRemoved.pass();
         self.signals.inventory_changed();
         self.signals.vf_became_free();
         tracing::info!(
@@ -346,7 +346,7 @@ impl Homecoming {
             return Ok(Condition::Different(format!("{what}; it cannot be reset: {why}")));
         }
         let home = self.bring_anew(record).await;
-        KillPoint::RenewalProven.pass();
+        KillPoint::ResetVerified.pass();
         let is_clean = matches!(home, Ok(Condition::Clean));
         self.renewer.note_renewed(&vf, is_clean, what);
         if is_clean {

@@ -226,7 +226,7 @@ impl Renewer {
             Ok(()) => self.prove_renewed(vf).await,
             Err(why) => Err(format!("{what}; it cannot be reset: {why}")),
         };
-        KillPoint::RenewalProven.pass();
+        KillPoint::ResetVerified.pass();
         self.note_renewed(vf, outcome.is_ok(), what);
         outcome
     }
@@ -315,11 +315,11 @@ impl Renewer {
         // On the disk before the driver is unbound: after a crash only this note distinguishes the VF from one whose
         // driver was unbound on purpose.
         self.cleanliness.originals().note_renewal(&vf.device, true);
-        KillPoint::RenewalBegun.pass();
+        KillPoint::ResetBegun.pass();
         let made = self.host.source().reset_vf(&vf.device, &link, &mut host);
         // What fails may leave it without a driver.
         made.map_err(|error| Chain(&error).to_string())?;
-        KillPoint::RenewalMade.pass();
+        KillPoint::ResetMade.pass();
         self.cleanliness.originals().note_renewal(&vf.device, false);
         Ok(())
     }

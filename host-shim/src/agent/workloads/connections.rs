@@ -60,8 +60,8 @@ impl Connections {
         permit: impl Send + 'static,
     ) -> io::Result<()> {
         let (served, relay) = with_valid_authority(client);
-        let taken = self.incoming.send(Ok(served)).await;
-        taken.map_err(|_| io::ErrorKind::ConnectionAborted)?;
+        let sent = self.incoming.send(Ok(served)).await;
+        sent.map_err(|_| io::ErrorKind::ConnectionAborted)?;
         self.tasks.spawn(async move {
             relay.await;
             drop(permit);

@@ -92,8 +92,8 @@ pub(super) fn addresses(attachments: &[Attachment]) -> Vec<Vec<u8>> {
     let held: Vec<IpAddr> =
         held.filter_map(|held| Some(held.address.parse::<IpNetwork>().ok()?.ip())).collect();
     let first = |is_of_family: fn(&IpAddr) -> bool| held.iter().copied().find(is_of_family);
-    let told = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)].into_iter().flatten();
-    told.map(bytes).collect()
+    let addresses = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)].into_iter().flatten();
+    addresses.map(bytes).collect()
 }
 
 fn bytes(address: IpAddr) -> Vec<u8> {

@@ -47,8 +47,9 @@ impl WorkloadNetworking for Workloads {
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
         let status = async move |room: Self, _caller| Some(room.status(&room.network).await);
-        let told = self.dispatch(Verb::Status, status).await;
-        told.map_err(|failure| with_details_in_message(failure).into_status(Code::Unavailable))?;
+        let outcome = self.dispatch(Verb::Status, status).await;
+        outcome
+            .map_err(|failure| with_details_in_message(failure).into_status(Code::Unavailable))?;
         Ok(Response::new(StatusResponse {}))
     }
 }

@@ -140,11 +140,11 @@ async fn container_gets_only_its_own_groups() {
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
     let one = &["d000:00:00.1"][..];
-    let told = nodes(&stage, &registered, one).await.unwrap_err();
-    assert!(told.contains("VF d000:00:00.1 ") && told.contains("IOMMU"), "{told}");
+    let error = nodes(&stage, &registered, one).await.unwrap_err();
+    assert!(error.contains("VF d000:00:00.1 ") && error.contains("IOMMU"), "{error}");
     group(&root, 7, &["d000:00:00.1", "d000:00:00.2"]);
-    let told = nodes(&stage, &registered, one).await.unwrap_err();
-    assert!(told.contains("IOMMU group 7 with d000:00:00.2,"), "{told}");
+    let error = nodes(&stage, &registered, one).await.unwrap_err();
+    assert!(error.contains("IOMMU group 7 with d000:00:00.2,"), "{error}");
     let both = nodes(&stage, &registered, &["d000:00:00.1", "d000:00:00.2"]).await;
     assert_eq!(both.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
     group(&root, 8, one);
@@ -162,14 +162,14 @@ async fn vf_with_unreadable_driver_is_refused() {
     let stage = Stage::of(cards(&root)).with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
-    let told = nodes(&stage, &registered, &["d000:00:00.1"]).await.unwrap_err();
-    assert!(told.contains("VF d000:00:00.1: ") && told.contains("driver"), "{told}");
+    let error = nodes(&stage, &registered, &["d000:00:00.1"]).await.unwrap_err();
+    assert!(error.contains("VF d000:00:00.1: ") && error.contains("driver"), "{error}");
 }
 
 const VFS: [&str; 2] = ["d000:00:00.1", "d000:00:00.2"];
 
 fn health(first: &str, second: &str) -> Option<Vec<(String, String)>> {
-    told(&[(VFS[0], first), (VFS[1], second)])
+    listed(&[(VFS[0], first), (VFS[1], second)])
 }
 
 #[tokio::test(start_paused = true)]

@@ -81,8 +81,8 @@ pub(in crate::agent) async fn attend(
                     last_heard = Instant::now();
                     unanswered_since = None;
                     match message {
-                        Some(Message::Promises(told)) => session.note_offers(told),
-                        Some(Message::Unrecorded(told)) => session.note_unrecorded(told),
+                        Some(Message::Promises(offers)) => session.note_offers(offers),
+                        Some(Message::Unrecorded(differences)) => session.note_unrecorded(differences),
                         Some(message) => {
                             if let Message::NetworkChanged(changed) = &message {
                                 session.note_network(changed);
