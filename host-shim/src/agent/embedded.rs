@@ -181,8 +181,8 @@ impl Agent {
     /// Why no interface was attached. [`Failure::reason`] is a stable code.
     pub async fn attach(&self, asked: Attach) -> Result<Vec<Attached>, Failure> {
         let request = add(asked)?;
-        let attach = async move |room: Workloads, caller| {
-            room.attach(request, &caller).await.err().map(refused)
+        let attach = async move |workloads: Workloads, caller| {
+            workloads.attach(request, &caller).await.err().map(refused)
         };
         Ok(self.ask(Verb::Add, attach).await?.iter().map(attached).collect())
     }
@@ -195,8 +195,8 @@ impl Agent {
     /// continues.
     pub async fn detach(&self, workload: &str) -> Result<(), Failure> {
         let workload = workload_id(workload)?.to_owned();
-        let detach = async move |room: Workloads, _caller| {
-            room.detach(&workload, None, "").await;
+        let detach = async move |workloads: Workloads, _caller| {
+            workloads.detach(&workload, None, "").await;
             Some(Answer::Done)
         };
         self.ask(Verb::Del, detach).await.map(drop)
@@ -208,7 +208,8 @@ impl Agent {
     /// Why workloads cannot be attached.
     pub async fn status(&self, network: &str) -> Result<(), Failure> {
         let network = network.to_owned();
-        let status = async move |room: Workloads, _caller| Some(room.status(&network).await);
+        let status =
+            async move |workloads: Workloads, _caller| Some(workloads.status(&network).await);
         self.ask(Verb::Status, status).await.map(drop)
     }
 
@@ -235,9 +236,9 @@ impl Agent {
     where
         Work: Future<Output = Option<Answer>> + Send + 'static,
     {
-        let room = self.workloads.clone();
+        let workloads = self.workloads.clone();
         // The call runs on the agent's executor and is aborted when its caller stops waiting.
-        let call = self.executor.spawn(async move { room.dispatch(verb, work).await });
+        let call = self.executor.spawn(async move { workloads.dispatch(verb, work).await });
         let ended = |_| Failure::new(Reason::Internal, "the agent has ended: start another");
         AbortOnDropHandle::new(call).await.unwrap_or_else(|error| Err(ended(error)))
     }
@@ -432,7 +433,7 @@ mod tests {
     async fn dropped_call_is_cancelled() {
         let (agent, _folder) = agent().await;
         let (sender, receiver) = oneshot::channel();
-        let call = agent.ask(Verb::Add, async move |_room, caller: Arc<Caller>| {
+        let call = agent.ask(Verb::Add, async move |_workloads, caller: Arc<Caller>| {
             let _ = sender.send(caller.hangup().await);
             None
         });

@@ -1,8 +1,8 @@
 //! The agent: keeps the session with the DPU, moves VFs and records what it moved.
 //!
-//! Five rooms. Each uses those below it; `delegates` and `vfs` share only the record types:
+//! Five modules. Each uses those below it; `delegates` and `vfs` share only the record types:
 //!
-//! | room | purpose | interface |
+//! | module | purpose | interface |
 //! | --- | --- | --- |
 //! | `upkeep` | keeps records and kernel in agreement; serves the DPU's and operators' requests | `Upkeep` |
 //! | `verbs` | the plugin's calls: ADD, DEL, CHECK, GC, STATUS | one function each, with `Doors` |
@@ -10,14 +10,14 @@
 //! | `vfs` | which attachment has which VF: records, moves, verification; all locks and their order | `Vfs` |
 //! | `delegates` | interfaces that other CNI plugins create | `Delegates` |
 //!
-//! Above the rooms, `rooms` builds and runs them: for the program `run`, after `standby` has opened the records, and
+//! Above the modules, `rooms` builds and runs them: for the program `run`, after `standby` has opened the records, and
 //! for `embedded`, the agent in another program. `server` accepts calls on the `socket`, and the `dispatcher` has them
 //! answered. `workloads` serves callers without CNI by gRPC on the same socket; `authority` corrects a header of old
 //! gRPC clients. `scrape` answers requests for metrics. `device_plugin` has the kubelet hand out VFs, and `report`
 //! shows a person the host's state. `error` has the reasons why the agent cannot start or go on.
 //!
-//! Below the rooms are shared types: `config` with `host_port` and `out_of_range`; `caller`, which waits for a call's
-//! answer; `pending`, `clock`, `defect`, `failures`, `kill_points` and `repairs`. A room wakes another one above it by
+//! Below the modules are shared types: `config` with `host_port` and `out_of_range`; `caller`, which waits for a call's
+//! answer; `pending`, `clock`, `defect`, `failures`, `kill_points` and `repairs`. A module wakes one above it by
 //! `signals`.
 
 mod authority;

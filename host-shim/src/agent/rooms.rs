@@ -1,4 +1,4 @@
-//! Builds and runs the agent's rooms.
+//! Builds and runs the parts of the agent.
 
 use std::{fs, future::ready, path::Path, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ pub(super) fn runtime() -> Result<Runtime, AgentError> {
         .map_err(cannot("start the agent's threads"))
 }
 
-/// The agent's rooms and configuration.
+/// The agent's parts and configuration.
 pub(super) struct Agent {
     pub(super) config: Arc<Config>,
     pub(super) doors: Doors,

@@ -294,8 +294,8 @@ mod tests {
         let dispatcher =
             Dispatcher::new(doors.tasks.clone(), 1, Arc::clone(calls), Arc::clone(&doors.dpu));
         let device_plugin = Arc::new(DevicePlugin::new(None, Arc::clone(&doors.vfs)));
-        let room = Workloads::new(doors.clone(), dispatcher.clone(), String::new());
-        let workloads = Connections::serve(room, 1, CancellationToken::new());
+        let service = Workloads::new(doors.clone(), dispatcher.clone(), String::new());
+        let workloads = Connections::serve(service, 1, CancellationToken::new());
         (Server { doors, device_plugin, dispatcher, workloads }, folder)
     }
 

@@ -1,4 +1,4 @@
-//! Signals by which rooms wake each other without a dependency. A signal says that something may have changed, never
+//! Signals by which modules wake each other without a dependency. A signal says that something may have changed, never
 //! what: a hundred signals cause one look.
 
 use tokio::sync::{Notify, watch};

@@ -4,8 +4,8 @@
 //! one move, and few requests before and after it. A move needs only the VF and the namespace, so it may start
 //! speculatively, before the DPU has answered.
 //!
-//! The room owns no state. Its caller holds the attachment's lock; see `agent/vfs/mod.rs`. An open socket or descriptor
-//! keeps a namespace alive, and with it the VF away from the host. Nothing of a pod's namespace stays open after the
+//! The module owns no state. Its caller holds the attachment's lock; see `agent/vfs/mod.rs`. An open socket or
+//! descriptor keeps a namespace alive, and with it the VF away from the host. Nothing of a pod's namespace stays open after the
 //! carrier, the port and the announcement.
 
 mod announcer;

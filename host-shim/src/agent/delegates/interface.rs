@@ -58,10 +58,10 @@ pub(super) async fn lost(delegated: &Delegated) -> Result<Option<String>, Failur
     at(delegated, move |found| found.map_or(Ok(None), |mut its| its.lost(&routing))).await
 }
 
-/// Compares the kernel with what the runtime was promised, and with what was set beside.
+/// Compares the kernel with the runtime's result and the agent's additions.
 ///
 /// # Errors
-/// The first thing that is not as it should be.
+/// The first problem.
 pub(super) async fn compare(
     delegated: &Delegated,
     promise: &ExpectedInterface,

@@ -20,7 +20,7 @@
 //!
 //! # Locks and who races
 //!
-//! Callers of the room hold the interface's key, as for an own one. A plugin that an agent called may outlive it: the
+//! Callers of the module hold the interface's key, as for an own one. A plugin that an agent called may outlive it: the
 //! plugin has its input file open, and with it the file's lock. Each later call waits for that lock within bounds, so
 //! that no interface is deleted while it is being created.
 //!

@@ -1,4 +1,4 @@
-//! The room's doors: [`Delegates`] has interfaces made by other plugins, looked at and taken back.
+//! [`Delegates`] has interfaces made by other plugins, looked at and taken back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

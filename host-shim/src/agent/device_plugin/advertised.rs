@@ -1,6 +1,6 @@
 //! The VFs that the kubelet knows of.
 //!
-//! The kubelet may choose a VF just before it learns that the VF has left the pool, for example by a reload of the
+//! The kubelet may choose a VF before it learns that the VF has left the pool, for example by a reload of the
 //! service or during a reset of the card. A refused Allocate would fail the pod for good. A refused ADD is retried, and
 //! by then the VF may be back.
 

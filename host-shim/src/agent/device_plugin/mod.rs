@@ -7,7 +7,7 @@
 //!
 //! # Locks and races
 //!
-//! The room records nothing. The DPU's last report is one value that is replaced as a whole. Small mutexes guard the
+//! The module records nothing. The DPU's last report is one value that is replaced as a whole. Small mutexes guard the
 //! lists in `advertised`, `holders` and `vfio`; none is held across a wait.
 //!
 //! - *The kubelet chooses a VF while its last pod ends.* The kubelet frees a device once its pod's containers have
@@ -16,7 +16,7 @@
 //!   second notices either, and registers the resource again.
 //! - *A VF becomes unhealthy while it is chosen.* The choice stands, the ADD is refused, and the kubelet retries. A
 //!   refused Allocate fails the pod for good, so Allocate refuses only VFs that no container could open ([`vfio`]).
-//!   Such VFs are reported as unhealthy before. A VF that just left its pool is not refused ([`advertised`]).
+//!   Such VFs are reported as unhealthy before. A VF that left its pool recently is not refused ([`advertised`]).
 //! - *Two pods get VFs of one IOMMU group.* Allocate gives a group to the first pod ([`holders`]). The kubelet gets a
 //!   new list at once. Until then the group's other VFs are preferred last.
 
@@ -81,7 +81,7 @@ pub(super) struct DevicePlugin {
 }
 
 impl DevicePlugin {
-    /// Creates the room without pools.
+    /// Creates the module without pools.
     pub(super) fn new(settings: Option<DevicePluginSettings>, vfs: Arc<Vfs>) -> Self {
         Self { settings, pools: watch::Sender::new(Vec::new()), vfs }
     }

@@ -106,7 +106,7 @@ fn settings(folder: &Path) -> DevicePluginSettings {
 
 /// A device plugin that keeps its registrations and knows a healthy and an unhealthy VF, with its kubelet's folder.
 struct Stage {
-    room: Arc<DevicePlugin>,
+    device_plugin: Arc<DevicePlugin>,
     folder: TempDir,
     _records: TempDir,
     _keeper: AbortOnDropHandle<()>,
@@ -124,13 +124,13 @@ impl Stage {
 
     fn with((vfs, _records): (Arc<Vfs>, TempDir)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let room = Arc::new(DevicePlugin::new(Some(settings(folder.path())), vfs));
+        let device_plugin = Arc::new(DevicePlugin::new(Some(settings(folder.path())), vfs));
         let ours = VfPool { pinned_only: false, ..pool("ours", &[("d000:00:00.3", "")]) };
         let gold = pool("gold", &[("d000:00:00.1", ""), ("d000:00:00.2", "quarantined")]);
-        room.learn(VfPools { pools: vec![ours, gold] });
-        let keeper = Arc::clone(&room);
+        device_plugin.learn(VfPools { pools: vec![ours, gold] });
+        let keeper = Arc::clone(&device_plugin);
         let keeper = tokio::spawn(async move { match keeper.keep().await {} });
-        Self { room, folder, _records, _keeper: AbortOnDropHandle::new(keeper) }
+        Self { device_plugin, folder, _records, _keeper: AbortOnDropHandle::new(keeper) }
     }
 
     fn plugins(&self) -> PathBuf {
@@ -151,7 +151,7 @@ impl Stage {
 
     async fn chosen(&self) -> Result<Option<String>, Failure> {
         let deadline = Instant::now() + LIMIT;
-        let chosen = self.room.chosen(&refusal_of("gold"), &request(), deadline).await?;
+        let chosen = self.device_plugin.chosen(&refusal_of("gold"), &request(), deadline).await?;
         Ok(chosen.map(|device| device.to_string()))
     }
 }
@@ -205,10 +205,10 @@ async fn kubelet_gets_vfs_and_health_of_pools() {
     let first = [("d000:00:00.1", "Healthy"), ("d000:00:00.2", "Unhealthy")];
     assert_eq!(next(&mut lists).await, listed(&first));
     let gold = pool("gold", &[("d000:00:00.1", "the host can't find it"), ("d000:00:00.2", "")]);
-    stage.room.learn(VfPools { pools: vec![gold] });
+    stage.device_plugin.learn(VfPools { pools: vec![gold] });
     let second = [("d000:00:00.1", "Unhealthy"), ("d000:00:00.2", "Healthy")];
     assert_eq!(next(&mut lists).await, listed(&second));
-    stage.room.learn(VfPools::default());
+    stage.device_plugin.learn(VfPools::default());
     assert_eq!(next(&mut lists).await, None, "the pool is removed");
     assert!(kubelet.registrations.try_recv().is_err(), "one resource, registered once");
 }
@@ -236,7 +236,7 @@ async fn vf_that_just_left_its_pool_is_allocated() {
     let mut client = stage.dial(&kubelet.registered().await).await;
     let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert!(next(&mut lists).await.is_some());
-    stage.room.learn(VfPools { pools: vec![pool("gold", &[("d000:00:00.2", "")])] });
+    stage.device_plugin.learn(VfPools { pools: vec![pool("gold", &[("d000:00:00.2", "")])] });
     assert_eq!(next(&mut lists).await, listed(&[("d000:00:00.2", "Healthy")]));
     let mut allocate = async |id: &str| {
         let container_requests = vec![ContainerAllocateRequest { devices_i_ds: vec![id.into()] }];
@@ -293,9 +293,9 @@ async fn registration_removes_only_its_own_socket() {
             yield_now().await;
         }
     };
-    stage.room.learn(VfPools::default());
+    stage.device_plugin.learn(VfPools::default());
     within(LIMIT, gone()).await.expect("the socket stays");
-    stage.room.learn(VfPools { pools: vec![pool("gold", &[])] });
+    stage.device_plugin.learn(VfPools { pools: vec![pool("gold", &[])] });
     kubelet.registered().await;
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "another's").unwrap();
@@ -323,9 +323,13 @@ async fn absent_or_incompatible_kubelet_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn registration_obstacle_is_one_sentence() {
     let stage = Stage::new();
-    let (settings, pools) = (settings(stage.folder.path()), stage.room.pools.subscribe());
-    let registration =
-        ResourceRegistration::new(settings, "gold".into(), pools, Arc::clone(&stage.room.vfs));
+    let (settings, pools) = (settings(stage.folder.path()), stage.device_plugin.pools.subscribe());
+    let registration = ResourceRegistration::new(
+        settings,
+        "gold".into(),
+        pools,
+        Arc::clone(&stage.device_plugin.vfs),
+    );
     let folder = stage.plugins();
     let error = registration.listen().unwrap_err();
     assert!(error.contains(&format!(" {}: ", folder.display())), "{error}");

@@ -6,7 +6,7 @@
 //!
 //! # Locks and races
 //!
-//! The room's own locks are held only for memory operations. The caller of a call for an attachment holds the
+//! The module's own locks are held only for memory operations. The caller of a call for an attachment holds the
 //! attachment's key, in verbs and in late releases (`deliver_detaches`) alike. The DPU orders calls: Attach and Detach
 //! name their session and are refused after a newer one began. They also carry the time when they were made. An Attach
 //! that arrives after a later Detach of its key reserves nothing.

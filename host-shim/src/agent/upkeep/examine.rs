@@ -1,4 +1,4 @@
-//! A look at all VFs on demand, and at what is not as it should be.
+//! Examines all VFs on demand and reports their problems.
 
 mod bounds;
 mod found;
@@ -97,7 +97,7 @@ impl Examiner {
         Ok(if mend { self.doors.tasks.spawn(work) } else { tokio::spawn(work) })
     }
 
-    /// Looks at all VFs; if asked, repairs first what is not as it should be.
+    /// Examines all VFs; repairs their problems first if asked.
     async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
         let request_id = request.request_id;
         let obstacles = match request.mend {
@@ -179,8 +179,8 @@ impl Examiner {
         obstacles
     }
 
-    /// Looks at a pod that was repaired, so that the DPU learns of it before the operator is answered, and not from the next
-    /// pass. That one looks again where this look fails.
+    /// Examines a repaired pod, so that the DPU gets the result before the operator is answered. If this fails, the next
+    /// pass examines the pod.
     async fn look_again(self: &Arc<Self>, record: &Arc<Record>) {
         let findings = self.doors.dpu.pod_findings();
         match self.difference_of(record).await {
@@ -190,7 +190,7 @@ impl Examiner {
         }
     }
 
-    /// What is not as it should be in the pod of a record, if anything.
+    /// The problem of a record's pod, if there is one.
     async fn difference_of(
         self: &Arc<Self>,
         record: &Arc<Record>,

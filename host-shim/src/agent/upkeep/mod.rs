@@ -8,7 +8,7 @@
 //!
 //! # Who races
 //!
-//! All of it comes at any time, also amid an ADD. Four locks order this room's own work; their places among all
+//! All of it comes at any time, also amid an ADD. Four locks order this module's own work; their places among all
 //! are on the page of [`vfs`](super::vfs):
 //!
 //! - `examining`: one examination at a time. It may take long, and two would repair the same VFs.

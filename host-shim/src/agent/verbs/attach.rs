@@ -209,9 +209,9 @@ async fn ask_ahead(
     Ok(Answered { attachments: asked?, call, ahead: moved? })
 }
 
-/// Whether another VF may be had, or one later: the DPU can't give the promised one, or what is asked for is being given
-/// back, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail, or the DPU
-/// was still to be told of VFs that are at home.
+/// Whether another VF, or a later attempt, may succeed: the offered VF is unavailable, the requested one is being
+/// detached, or the rest of the pool is offered or in use by ADDs that may fail. `is_untold`: the DPU had not received
+/// the report of returned VFs.
 const fn is_about_vfs(failure: &Failure, is_untold: bool) -> bool {
     match failure.reason {
         Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised => true,
@@ -340,19 +340,17 @@ async fn ask_patiently(
     }
 }
 
-/// Whether the DPU may answer something else soon. `is_untold`: when it was asked it was still to be told of VFs that are
-/// at home.
+/// Whether the DPU may answer differently soon. `is_untold`: it had not received the report of returned VFs.
 fn may_pass(requests: &[AddRequest], failure: &Failure, is_untold: bool) -> bool {
     match failure.reason {
-        // It is about to get back what an attachment has, perhaps one that an earlier ADD of a key has left. Of what no
-        // answer told there is no record here to wait for, and the DPU holds it until the inventory says that its VF is
-        // at home.
+        // An attachment is being released, perhaps one of an earlier ADD of the key. If no answer named it, this host
+        // has no record to wait for: the DPU holds it until the inventory lists its VF as returned.
         Reason::Releasing => true,
-        // Other ADDs have taken what is left of a pool, or the VF that was chosen, and one of them may fail. Or the word of
-        // the promise is on its way.
+        // Other ADDs have the rest of the pool, or the chosen VF, and one of them may fail. Or the message with
+        // the offer is on its way.
         Reason::VfsPromised => true,
         Reason::VfsExhausted => is_untold,
-        // What was promised is over.
+        // The offer is void.
         Reason::VfNotFree => requests.iter().any(|request| request.promised.is_some()),
         _ => false,
     }

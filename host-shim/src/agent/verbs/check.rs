@@ -12,11 +12,11 @@ use crate::{
     protocol::{CheckRequest, ExpectedInterface, Key},
 };
 
-/// Serves a CHECK, of an attachment and of those that it leads: the record, the previous result, the pod's
-/// interface and the DPU's eswitch. Returns a warning if something is as the previous result has it and still cuts the pod off.
+/// Serves a CHECK of an attachment and its group members: compares the record, the previous result, the pod's interface
+/// and the DPU's eswitch. Returns a warning if the interface matches the previous result and the pod is still cut off.
 ///
 /// # Errors
-/// The first thing that is not as it should be.
+/// The first problem.
 pub(in crate::agent) async fn check(
     doors: &Doors,
     request: CheckRequest,

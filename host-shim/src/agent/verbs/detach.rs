@@ -15,11 +15,11 @@ use crate::{
     protocol::DelRequest,
 };
 
-/// Serves a DEL, of an attachment and of those that it leads. What can't be finished now is recorded, and finished
-/// later without the runtime; so there is nothing that a retry could help with.
+/// Serves a DEL of an attachment and its group members. Unfinished work is recorded and finished later without the
+/// runtime, so that a retry is never needed.
 ///
-/// Once this returns, the pod has none of the VFs that could be had, and the DPU, if it could be told, has unprogrammed
-/// them. That they are as they were, and may be given to others, turns out behind the answer, with the keys in hand.
+/// Once this returns, the pod has none of its available VFs, and the DPU, if reachable, has unprogrammed them. Their
+/// verification follows after the answer, under the keys' locks; other pods may have them only then.
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     let keys = led::lock(doors, &request.key).await;
     let deadline = Instant::now() + doors.timeouts.vf_return();

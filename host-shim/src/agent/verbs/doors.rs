@@ -7,7 +7,7 @@ use tokio_util::task::TaskTracker;
 use super::{phases::VerbPhases, refusing::Refusing};
 use crate::agent::{config::Timeouts, delegates::Delegates, dpu::Dpu, vfs::Vfs};
 
-/// The doors of the rooms that a verb needs.
+/// What a verb needs of other modules.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Doors {
     /// The host's VFs.

@@ -119,7 +119,7 @@ mod tests {
         let before = [there("net2", "green"), there("net1", "green")];
         assert_eq!(names_of(&both, &before), ["net1", "net2"]);
         assert_eq!(names_of(&both, &before[..1]), ["data1", "net2"]);
-        // Behind a prefix that ends in a digit no place can be told.
+        // After a prefix that ends in a digit the index is ambiguous.
         let before = [there("v21", "green"), there("v22", "green")];
         assert_eq!(names_of(&both, &before), ["v21", "v22"]);
         let before = [there("net2", "red"), there("old2", "green")];

@@ -1,4 +1,4 @@
-//! The host's cards, as other rooms may use them.
+//! The host's cards, as other modules may use them.
 
 use netlink::Link;
 use sriov::{Handover, IommuGroup};
@@ -6,7 +6,7 @@ use vf_alloc::Device;
 
 use crate::vf_source::{self, OtherVf, PfFacts, VfIdentity, VfPlacement, VfSource};
 
-/// The host's cards, for looking at: what changes a VF is this room's own business.
+/// Read access to the host's cards. Only `vfs` itself changes a VF.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::agent) struct Cards<'a>(&'a dyn VfSource);
 

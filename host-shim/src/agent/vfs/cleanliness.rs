@@ -106,7 +106,7 @@ impl Cleanliness {
         }
     }
 
-    /// Learns what a VF is like that was made just now, unless that is known.
+    /// Learns the baseline of a new VF, unless it is known.
     pub(super) fn learn_of_new(&self, vf: &VfIdentity, link: &Link) -> Result<(), Error> {
         if !self.is_original_known(vf) {
             self.originals.learn(self.originals_of(&[(vf.clone(), link.index)])?);

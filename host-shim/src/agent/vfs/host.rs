@@ -1,4 +1,4 @@
-//! The host as the room sees it: its namespace, its cards, the records, and turns at the kernel.
+//! The host: its namespace, its cards, the records, and turns at the kernel.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     vf_source::{self, VfIdentity, VfSource},
 };
 
-/// What every part of the room works on.
+/// What all parts of `vfs` share.
 #[derive(Debug)]
 pub(in crate::agent) struct Host {
     source: Arc<dyn VfSource>,
@@ -85,7 +85,7 @@ impl Host {
         PodNetns { path: "/proc/thread-self/ns/net".into(), id: self.netns.id() }
     }
 
-    /// The records, for reading: only this room can write one.
+    /// The records, for reading: only this module can write one.
     pub(in crate::agent) fn records(&self) -> &Records {
         &self.records
     }

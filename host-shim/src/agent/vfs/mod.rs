@@ -1,5 +1,5 @@
-//! The VFs of this host, and which attachment has which VF. Only this room moves a VF, resets it, changes the number of
-//! VFs, or writes a record. Other rooms call [`Vfs`], and read.
+//! The VFs of this host, and which attachment has which VF. Only this module moves a VF, resets it, changes the
+//! number of VFs, or writes a record. Other modules call [`Vfs`], and read.
 //!
 //! | part | purpose |
 //! | --- | --- |
@@ -133,7 +133,7 @@ pub(super) use {
     records::{read, tests::record},
 };
 
-/// What tests of other rooms may do here.
+/// What tests of other modules may do here.
 #[cfg(test)]
 pub(super) mod tests {
     pub(in crate::agent) use super::{

@@ -25,9 +25,9 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The locks, by namespace.
 #[derive(Debug)]
 pub(in crate::agent) struct PodLocks {
-    /// Each byte is the lock of the namespace of that inode number, held as the kernel holds it: nothing of it is
-    /// left behind by an agent that dies, or by a pod. The number alone is enough: all namespaces of a kernel are in
-    /// its one nsfs; and were there two, two pods would wait for each other, and none be let in too early.
+    /// Each byte is the lock of the namespace of that inode number. The kernel releases the lock of an agent that dies.
+    /// The number alone is enough: all namespaces of a kernel are in its one nsfs. With two, a pod would wait for another
+    /// one without need, and still none would enter early.
     file: Arc<File>,
     /// All that this agent locks in the file is one owner's, whom the kernel never makes wait for itself.
     in_agent: KeyedLocks<NetnsId>,

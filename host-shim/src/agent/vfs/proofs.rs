@@ -57,7 +57,7 @@ impl Finding {
 pub(in crate::agent) struct Seen {
     vf: VfIdentity,
     index: u32,
-    /// The link was made just now, so that nothing is stacked on it.
+    /// The link is new, so that it has no upper devices.
     is_new: bool,
     at: Instant,
     differences: Vec<String>,
@@ -122,8 +122,7 @@ impl Proofs {
         self.leave(device, None);
     }
 
-    /// A link of a VF has gone. That may be told late: what was found since of another one stays, and
-    /// so does what is suspected, of whatever link.
+    /// Forgets a removed link of a VF. The event may be late: findings of a newer link stay, and so do suspicions.
     pub(super) fn forget_link(&self, device: &Device, index: u32) {
         let mut known = locked(&self.0);
         if known.bare.get(device) == Some(&index) {
@@ -165,7 +164,7 @@ impl Known {
 }
 
 impl Seen {
-    /// What the portrait told that was taken just after `at`.
+    /// The differences in a link state that was read after `at`.
     pub(super) fn new(vf: VfIdentity, index: u32, at: Instant, differences: Vec<String>) -> Self {
         Self { vf, index, is_new: false, at, differences, in_pod: Vec::new() }
     }
@@ -180,12 +179,12 @@ impl Seen {
         &self.vf.device
     }
 
-    /// Whether the link was made just now.
+    /// Whether the link is new.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// The link that was seen was made just now.
+    /// Marks the link as new.
     pub(super) fn made_just_now(self) -> Self {
         Self { is_new: true, ..self }
     }

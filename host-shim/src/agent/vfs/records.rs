@@ -38,7 +38,7 @@ pub(in crate::agent) enum Phase {
     Attaching,
     /// The VF belongs into the pod.
     Live,
-    /// The VF belongs back into the host's namespace, and the DPU is to be told.
+    /// The VF belongs back into the host's namespace, and the DPU needs a Detach.
     Releasing,
 }
 
@@ -493,7 +493,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Has a record as if it had been written: other rooms can't write one.
+    /// Has a record as if it had been written: other modules can't write one.
     pub(crate) fn keep(records: &Records, record: Record) {
         records.keep(&Arc::new(record));
     }

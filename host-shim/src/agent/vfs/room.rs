@@ -1,4 +1,4 @@
-//! The room's doors: [`Vfs`] hands out its parts, each with a few of its own.
+//! [`Vfs`] hands out the module's parts.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -268,11 +268,10 @@ impl Vfs {
         LinkMonitor::open(self.host.netns())
     }
 
-    /// What is not as it should be in the pod of a record, whose namespace has not ended, and whose MAC address is to be
-    /// `mac` if a previous result names one. `None`: all is.
+    /// The problem of a record's pod, whose namespace exists. `mac`: the interface's address in a previous result.
     ///
     /// # Errors
-    /// [`Reason::CheckFailed`]: it can't be looked at.
+    /// [`Reason::CheckFailed`]: the pod cannot be examined.
     pub(in crate::agent) async fn inspect(
         &self,
         record: &Record,

@@ -25,8 +25,9 @@ impl WorkloadNetworking for Workloads {
         request: Request<AttachRequest>,
     ) -> Result<Response<AttachResponse>, Status> {
         let asked = request.into_inner();
-        let attach =
-            async move |room: Self, caller: Arc<Caller>| room.serve_attach(asked, &caller).await;
+        let attach = async move |workloads: Self, caller: Arc<Caller>| {
+            workloads.serve_attach(asked, &caller).await
+        };
         let attachments =
             self.dispatch(Verb::Add, attach).await.map_err(with_details_in_message)?;
         Ok(Response::new(AttachResponse { ip: request::addresses(&attachments) }))
@@ -37,7 +38,8 @@ impl WorkloadNetworking for Workloads {
         request: Request<DetachRequest>,
     ) -> Result<Response<DetachResponse>, Status> {
         let asked = request.into_inner();
-        let detach = async move |room: Self, _caller| Some(room.serve_detach(asked).await);
+        let detach =
+            async move |workloads: Self, _caller| Some(workloads.serve_detach(asked).await);
         self.dispatch(Verb::Del, detach).await.map_err(with_details_in_message)?;
         Ok(Response::new(DetachResponse {}))
     }
@@ -46,7 +48,8 @@ impl WorkloadNetworking for Workloads {
         &self,
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
-        let status = async move |room: Self, _caller| Some(room.status(&room.network).await);
+        let status =
+            async move |workloads: Self, _caller| Some(workloads.status(&workloads.network).await);
         let outcome = self.dispatch(Verb::Status, status).await;
         outcome
             .map_err(|failure| with_details_in_message(failure).into_status(Code::Unavailable))?;

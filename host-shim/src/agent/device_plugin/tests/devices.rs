@@ -177,7 +177,7 @@ async fn iommu_group_belongs_to_one_pod() {
     let root = handed_over();
     group(&root, 7, &VFS);
     let stage = Stage::of(cards(&root)).with_folder();
-    stage.room.learn(VfPools { pools: vec![pool("gold", &VFS.map(|vf| (vf, "")))] });
+    stage.device_plugin.learn(VfPools { pools: vec![pool("gold", &VFS.map(|vf| (vf, "")))] });
     let no_pods = serve(&stage, Pods::default());
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
@@ -202,7 +202,7 @@ async fn iommu_group_belongs_to_one_pod() {
     // An attachment with a named VF, of a pod that is not the kubelet's.
     let mut attached = record("a", "c");
     attached.attachment.vf.as_mut().unwrap().device = VFS[0].into();
-    keep(stage.room.vfs.records(), attached);
+    keep(stage.device_plugin.vfs.records(), attached);
     waits_for(health("Healthy", "Unhealthy")).await;
     // One pod with both VFs, of which one is attached.
     let both = nodes(&stage, &registered, &VFS).await;
@@ -220,7 +220,7 @@ async fn vf_that_allocate_refuses_is_unhealthy() {
     let mut waits_for = async |expected| while next(&mut lists).await != expected {};
     let learn = |second: &str| {
         let gold = pool("gold", &[(VFS[0], ""), (VFS[1], second)]);
-        stage.room.learn(VfPools { pools: vec![gold] });
+        stage.device_plugin.learn(VfPools { pools: vec![gold] });
     };
     // Without an IOMMU group.
     waits_for(health("Unhealthy", "Unhealthy")).await;

@@ -93,7 +93,9 @@ async fn pod_gets_the_vf_that_kubelet_chose() {
 async fn chosen_vf_is_of_the_refused_pool() {
     let stage = Stage::new();
     let silver = pool("silver", &[("d000:00:00.4", "")]);
-    stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
+    stage
+        .device_plugin
+        .learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
     let mut cart = pod("cart-0", GOLD, &["d000:00:00.1"]);
     cart.containers.extend(pod("", "dpu-offload.io/silver", &["d000:00:00.4"]).containers);
     let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
@@ -116,11 +118,13 @@ async fn pod_without_our_resource_gets_no_vf() {
 async fn refusal_names_the_unreported_container() {
     let stage = Stage::new().with_folder();
     let silver = pool("silver", &[("d000:00:00.4", "")]);
-    stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
+    stage
+        .device_plugin
+        .learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
     let asked = AddRequest { pod: Pod { uid: "u1".into(), ..request().pod }, ..request() };
     let completed = async |pool: &str| {
         let deadline = Instant::now() + LIMIT;
-        stage.room.with_unreported_container(refusal_of(pool), &asked, deadline).await
+        stage.device_plugin.with_unreported_container(refusal_of(pool), &asked, deadline).await
     };
     assert_eq!(completed("gold").await, refusal_of("gold"), "there is no checkpoint");
     let checkpoint = r#"{"Data":{"PodDeviceEntries":[
@@ -144,7 +148,7 @@ async fn slow_checkpoint_does_not_delay_refusals() {
     let refusal = || Failure::new(Reason::PoolPinnedOnly, "the pool is given by name");
     let deadline = Instant::now() + Duration::from_millis(100);
     let asked = request();
-    let completed = stage.room.with_unreported_container(refusal(), &asked, deadline);
+    let completed = stage.device_plugin.with_unreported_container(refusal(), &asked, deadline);
     assert_eq!(within(LIMIT, completed).await, Some(refusal()));
     // Unblocks the read.
     drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
@@ -165,16 +169,16 @@ async fn vfs_of_all_pods_are_listed() {
 #[tokio::test]
 async fn unused_vf_of_a_removed_pool_stays_reported() {
     let stage = Stage::new();
-    let (settings, records) = (settings(stage.folder.path()), stage.room.vfs.records());
+    let (settings, records) = (settings(stage.folder.path()), stage.device_plugin.vfs.records());
     let mut record = record("a", "c");
     record.attachment.pod = Some(request().pod);
     keep(records, record);
     let cart = pod("cart-0", GOLD, &["d000:00:00.1"]);
     let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
-    let found = stage.room.unused(&settings, records).await.unwrap();
+    let found = stage.device_plugin.unused(&settings, records).await.unwrap();
     assert_eq!(found["a"].code, Finding::KubeletVfUnused.as_str());
-    stage.room.learn(VfPools::default());
-    assert_eq!(stage.room.unused(&settings, records).await.unwrap(), found);
+    stage.device_plugin.learn(VfPools::default());
+    assert_eq!(stage.device_plugin.unused(&settings, records).await.unwrap(), found);
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,12 +240,12 @@ async fn kubelet_is_asked_only_when_needed() {
     let stage = Stage::new();
     let deadline = Instant::now() + LIMIT;
     let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };
-    assert_eq!(stage.room.chosen(&refusal_of("gold"), &named, deadline).await, Ok(None));
+    assert_eq!(stage.device_plugin.chosen(&refusal_of("gold"), &named, deadline).await, Ok(None));
     let bare = AddRequest { pod: Pod::default(), ..request() };
-    assert_eq!(stage.room.chosen(&refusal_of("gold"), &bare, deadline).await, Ok(None));
-    stage.room.learn(VfPools::default());
+    assert_eq!(stage.device_plugin.chosen(&refusal_of("gold"), &bare, deadline).await, Ok(None));
+    stage.device_plugin.learn(VfPools::default());
     assert_eq!(stage.chosen().await, Ok(None));
-    let without = DevicePlugin::new(None, Arc::clone(&stage.room.vfs));
+    let without = DevicePlugin::new(None, Arc::clone(&stage.device_plugin.vfs));
     without.learn(VfPools { pools: vec![pool("gold", &[])] });
     assert_eq!(without.chosen(&refusal_of("gold"), &request(), deadline).await, Ok(None));
 }

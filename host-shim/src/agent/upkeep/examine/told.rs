@@ -36,7 +36,7 @@ pub(in crate::agent::upkeep) fn vf_missing(record: &Record, vf: &ExaminedVf) -> 
     Finding::PodVfMissing.of(record.id(), message)
 }
 
-/// That the interface in a pod is not as it should be.
+/// The interface in a pod has a problem.
 pub(in crate::agent::upkeep) fn pod_differs(record: &Record, what: &str) -> Difference {
     Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
 }
