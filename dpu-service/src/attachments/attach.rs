@@ -175,7 +175,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     }
     let record = registry.reserve(spec, asked, boot_id, now())?;
     // Checked on the record, not on the spec: the network's limits may be tighter than the requested ones.
-    let checked = check_mac(engine, &record).and_then(|()| check_kept(engine, &record));
+    let checked = check_mac(engine, &record).and_then(|()| check_enforced(engine, &record));
     if let Err(failure) = checked {
         registry.forget(record.id, None, now());
         return Err(failure);
@@ -196,7 +196,7 @@ fn check_mac(engine: &Engine, record: &Record) -> Result<(), Failure> {
 }
 
 /// Checks that the card or the host enforces the network's settings on the pod.
-fn check_kept(engine: &Engine, record: &Record) -> Result<(), Failure> {
+fn check_enforced(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let checked = engine.programmer().check(&record.port_settings());
     checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))
 }
