@@ -16,10 +16,8 @@ mod veth_dpu;
 
 use std::time::{Duration, Instant};
 
-use dpu_service::{
-    eswitch::Representor,
-    model::{AntiSpoofing, PortSettings, Source},
-};
+use drivers::eswitch::Representor;
+use model::{AntiSpoofing, PortSettings, Source};
 use veth_dpu::Dpu;
 
 const ROUNDS: u32 = 500;

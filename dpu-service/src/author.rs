@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::HostName;
+use model::HostName;
 
 /// The author of a change, displayed as `operator/alice`, `host/node-1`, `configuration file` or `dpu-service`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

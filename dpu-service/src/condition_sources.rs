@@ -13,9 +13,9 @@ use crate::{
     attachments::{AttachmentFilter, AttachmentTraffic, Engine},
     conditions::{Condition, Fault, HandledTraffic},
     events::{DroppedEvents, EventKind},
-    model::HostName,
     shared::Shared,
 };
+use model::HostName;
 
 /// How often conditions are checked without a request.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -3,19 +3,11 @@
 //! `configs/dpu-service.toml` documents every key; a test loads it.
 
 mod allocation;
-mod allow;
-mod bandwidth;
-mod bridges;
 mod check;
-mod form;
-mod label;
 mod limits;
 mod metrics;
-mod networks;
 mod problems;
-mod routing;
 mod section;
-mod sources;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,24 +23,16 @@ use serde_json::Value;
 use vf_alloc::{PfId, PoolSpec};
 
 pub use allocation::{Allocation, MacPrefix};
-pub use allow::check_named_networks;
-pub(crate) use allow::prefixes_of;
-pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
-pub(crate) use bridges::check_bridge;
-pub(crate) use form::is_label;
 pub use limits::Limits;
 pub use metrics::Metrics;
-pub(crate) use networks::check_routed_subnets;
-pub use networks::{check_network, check_networks, check_reaches};
 pub use problems::Problems;
-pub(crate) use sources::check_source;
 
 use crate::{
     attachments::{Configuration, Settings},
-    drivers::{EswitchSettings, FabricSettings},
     gateway::GatewaySettings,
-    model::{HostName, HostRights, Network},
 };
+use drivers::settings::{EswitchSettings, FabricSettings};
+use model::{HostName, HostRights, Network};
 
 /// The default path of the file; `--config` overrides it.
 pub const DEFAULT_PATH: &str = "/etc/dpu-offload/dpu-service.toml";

@@ -4,7 +4,8 @@ use std::io;
 
 use mtls::CredentialsError;
 
-use crate::{driver::Refused, records::OpenError, server::ServeError};
+use crate::{records::OpenError, server::ServeError};
+use drivers::driver::Refused;
 
 /// Why the service could not start or ended.
 #[derive(Debug, thiserror::Error)]

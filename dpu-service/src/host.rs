@@ -10,7 +10,7 @@ use vf_alloc::{Device, PfId};
 
 pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
 
-use crate::model::{AttachmentId, AttachmentKey};
+use model::{AttachmentId, AttachmentKey};
 
 /// Id of a session. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use std::{
 use bootstrap::Chain;
 use netlink::{BridgeVlan, Error, Link, Rtnl, nftables::Nftables};
 
-use crate::programmer::Programmer;
+use drivers::programmer::Programmer;
 
 /// Maximum lines of each part: enough for a thousand representors and the DPU's other links.
 const MOST_LINES: usize = 4096;

@@ -2,7 +2,7 @@
 
 use saga::Way;
 
-use crate::programmer::STEPS;
+use drivers::programmer::STEPS;
 
 saga::milestones! {
     /// A kill point between the steps of the service's flows.

@@ -9,7 +9,8 @@ use bootstrap::Chain;
 use netlink::{DevlinkEvent, DevlinkMonitor, LinkMonitor, Netns};
 use tokio::{sync::watch, time::sleep};
 
-use crate::{attachments::Engine, driver::Refused};
+use crate::attachments::Engine;
+use drivers::driver::Refused;
 
 /// Time until a failed watch is opened again.
 const PAUSE: Duration = Duration::from_secs(1);

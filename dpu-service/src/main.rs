@@ -10,9 +10,9 @@ use dpu_service::{
     arguments::Arguments,
     config::Config,
     kill_points::Milestone,
-    programmer::STEPS,
     service::{self, StartFile},
 };
+use drivers::programmer::STEPS;
 
 const NAME: &str = "dpu-service";
 

@@ -18,12 +18,10 @@ use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-use crate::{
-    audit::{Audit, AuditAction, AuditEntry, AuditFilter},
-    model::{
-        AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
-        Record,
-    },
+use crate::audit::{Audit, AuditAction, AuditEntry, AuditFilter};
+use model::{
+    AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
+    Record,
 };
 
 /// How long a write may wait for the disk before the journal counts as unwritable.
@@ -418,7 +416,7 @@ mod tests {
             "id": AttachmentId(Uuid::nil()), "key": key, "phase": "held", "network": network,
             "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::FunctionId::local(0, 1),
             "device": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
-            "bandwidth": crate::model::Bandwidth::default(), "boot_id": "b", "created_at": 1
+            "bandwidth": model::Bandwidth::default(), "boot_id": "b", "created_at": 1
         })
     }
 }

@@ -8,7 +8,8 @@ use bootstrap::Chain;
 use netlink::{Netns, nftables::NftablesMonitor};
 use tokio::time::{sleep, timeout};
 
-use crate::{attachments::Engine, driver::Refused};
+use crate::attachments::Engine;
+use drivers::driver::Refused;
 
 /// Time until a failed watch is opened again.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -13,16 +13,18 @@ use crate::{
     certificates::Certificates,
     condition_sources::conditions,
     conditions::Condition,
-    counters::{Drops, PortCounters},
-    driver::Capability,
-    eswitch::Card,
     events::Events,
-    model::{AttachmentView, Record},
-    programmer::Programmer,
     sessions::HostView,
     shared::Shared,
 };
+use drivers::{
+    counters::{Drops, PortCounters},
+    driver::Capability,
+    eswitch::Card,
+    programmer::Programmer,
+};
 use metrics::{Calls, Label, Page, label};
+use model::{AttachmentView, Record};
 
 /// Maximum number of conditions on a page: a thousand networks or hosts with one fault must not create more series.
 const MOST_CONDITIONS: usize = 256;

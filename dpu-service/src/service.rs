@@ -30,13 +30,9 @@ use crate::{
     condition_sources,
     conditions::Conditions,
     config::{Config, LoadError},
-    driver::Capability,
-    drivers,
     error::ServiceError,
     events::Events,
-    gateway, links,
-    programmer::Programmer,
-    reconcile,
+    gateway, links, reconcile,
     records::{OpenError, Records},
     refused_peers::RefusedPeers,
     reload::Reloader,
@@ -46,6 +42,7 @@ use crate::{
     shared::{ConfigurationState, OperatorLimits, SessionLimits, Shared},
     without_journal::{Opened, open_when_readable},
 };
+use drivers::{driver::Capability, programmer::Programmer, settings};
 
 /// File of the journal in the state folder.
 const JOURNAL: &str = "journal.redb";

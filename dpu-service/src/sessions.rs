@@ -27,10 +27,8 @@ pub use question::{Examined, NotExamined};
 use reports::Reports;
 pub(crate) use reports::{FindingId, Turns, known_code};
 
-use crate::{
-    host::{Hello, HostTime, SessionId},
-    model::{AttachmentId, AttachmentKey, AttachmentView, HostName},
-};
+use crate::host::{Hello, HostTime, SessionId};
+use model::{AttachmentId, AttachmentKey, AttachmentView, HostName};
 
 /// Maximum number of queued commands for a host. A host that falls further behind loses its session; the hello of its
 /// next one settles what it missed.

@@ -14,9 +14,8 @@ use mtls::{Identity, LiveCredentials, Role};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{
-    attachments::Engine, conditions::Conditions, model::HostName, refused_peers::RefusedPeers,
-};
+use crate::{attachments::Engine, conditions::Conditions, refused_peers::RefusedPeers};
+use model::HostName;
 
 /// State of the configuration file.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 mod support;
 mod veth_dpu;
 
-use dpu_service::{
+use drivers::{
     counters::Offloaded,
     eswitch::Eswitch,
     fabric::{Fabric, Membership},

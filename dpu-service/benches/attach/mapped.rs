@@ -3,10 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use dpu_service::{
-    attachments::Configuration,
-    model::{AttachSpec, PortMapping, Protocol},
-};
+use dpu_service::attachments::Configuration;
+use model::{AttachSpec, PortMapping, Protocol};
 use netlink::nftables::Nftables;
 
 use crate::world::{World, configuration, detach_of, network, settings, spec};

@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use dpu_service::{eswitch::Eswitch, model::PortSettings, programmer::Programmer};
+use drivers::{eswitch::Eswitch, programmer::Programmer};
+use model::PortSettings;
 
 use crate::{
     median,

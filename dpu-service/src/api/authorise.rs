@@ -21,7 +21,8 @@ use super::{
     call_limits::{CallLimits, CallPermit},
     calls::{HOSTS, Kind, rules},
 };
-use crate::{author::Author, config::Limits, model::HostName, shared::Shared};
+use crate::{author::Author, config::Limits, shared::Shared};
+use model::HostName;
 
 /// Maximum length of a request: a message and its gRPC prefix.
 const LONGEST_REQUEST: usize = MESSAGE_LIMIT + 5;

@@ -25,11 +25,11 @@ use crate::{
     audit::{AuditAction, AuditEntry},
     author::Cause,
     condition_sources::faults,
-    model::AttachmentView,
     shared::Shared,
 };
 use comparison::Comparison;
 use hosts::{HostHalf, Inquiry};
+use model::AttachmentView;
 
 /// Maximum encoded size of differences in an answer, in bytes: far less than `dpuctl` accepts.
 const LARGEST: usize = 8 * MESSAGE_LIMIT;

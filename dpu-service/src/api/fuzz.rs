@@ -9,10 +9,10 @@ use prost::Message;
 use tonic::Status;
 
 use super::convert::{read, show};
-use crate::{
-    attachments::{NetworkView, Origin},
-    config::{LimitsOf, check_bandwidth, check_network},
-    model::{AttachSpec, HostName, Network},
+use crate::attachments::{NetworkView, Origin};
+use model::{
+    AttachSpec, HostName, Network,
+    check::{LimitsOf, check_bandwidth, check_network},
 };
 
 /// Maximum length of a refusal, in bytes. A network's refusal lists several problems.

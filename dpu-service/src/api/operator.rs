@@ -16,10 +16,10 @@ use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
     author::Cause,
     condition_sources::conditions,
-    model::ResourceVersion,
     sessions::HostView,
     shared::Shared,
 };
+use model::ResourceVersion;
 
 #[derive(Clone, Debug)]
 pub(crate) struct OperatorApi(pub(crate) Arc<Shared>);

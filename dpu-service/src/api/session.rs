@@ -22,7 +22,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::{convert::read, convert::show};
-use crate::{attachments::HostPool, host::Hello, model::HostName, sessions, shared::Shared};
+use crate::{attachments::HostPool, host::Hello, sessions, shared::Shared};
+use model::HostName;
 
 /// Capacity of the queue of messages to a host's connection.
 const MESSAGES_WAITING: usize = 16;

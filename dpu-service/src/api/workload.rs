@@ -12,7 +12,8 @@ use super::{
     convert::show,
     session,
 };
-use crate::{model::AttachmentView, shared::Shared};
+use crate::shared::Shared;
+use model::AttachmentView;
 
 #[derive(Clone, Debug)]
 pub(crate) struct WorkloadApi(pub(crate) Arc<Shared>);

@@ -23,14 +23,16 @@ use super::{
     releasing, stale,
 };
 use crate::{
-    driver::Fault,
     events::EventKind,
     host::{Asked, SessionId},
     kill_points::Milestone,
-    model::{AttachSpec, AttachmentView, FurtherLease, Lease, LeaseSpec, Record, WantedAddress},
-    programmer::{self, ProgramError},
     records::Changes,
 };
+use drivers::{
+    driver::Fault,
+    programmer::{self, ProgramError},
+};
+use model::{AttachSpec, AttachmentView, FurtherLease, Lease, LeaseSpec, Record, WantedAddress};
 
 impl Engine {
     /// Reserves a VF, a MAC address and addresses, records that, and programs the representor. Idempotent: repeating

@@ -4,10 +4,8 @@ use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
 
 use super::{engine::Engine, releasing, unknown};
-use crate::{
-    model::{AttachmentId, AttachmentKey, AttachmentState, AttachmentView},
-    programmer::StepStatus,
-};
+use drivers::programmer::StepStatus;
+use model::{AttachmentId, AttachmentKey, AttachmentState, AttachmentView};
 
 impl Engine {
     /// Compares an attachment's record with what the kernel has.

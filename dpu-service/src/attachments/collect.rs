@@ -10,10 +10,8 @@ use super::{
     engine::Engine,
     registry::{Entry, VfReturn},
 };
-use crate::{
-    kill_points::Milestone,
-    model::{AttachmentKey, AttachmentView, HostName, Record},
-};
+use crate::kill_points::Milestone;
+use model::{AttachmentKey, AttachmentView, HostName, Record};
 
 impl Engine {
     /// Marks the host's attachments of `network` (`None`: the default one) that are not `valid` as releasing, and

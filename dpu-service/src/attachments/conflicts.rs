@@ -25,7 +25,9 @@ use super::{
     operators::Operators,
     registry::{Conflicts, Entry, Registry, Users},
 };
-use crate::{conditions::Fault, events::EventKind, model::Record, programmer::Programmer};
+use crate::{conditions::Fault, events::EventKind};
+use drivers::programmer::Programmer;
+use model::Record;
 
 const PERIOD: Duration = Duration::from_secs(1);
 

@@ -25,10 +25,10 @@ use crate::{
     events::{EndedAttachment, EventKind},
     host::{HostTime, SessionId},
     kill_points::Milestone,
-    model::{AttachmentId, AttachmentKey, AttachmentView, Phase, Record},
     records::Changes,
     sessions::HostCommand,
 };
+use model::{AttachmentId, AttachmentKey, AttachmentView, Phase, Record};
 
 /// A host's request to detach an attachment.
 #[derive(Clone, Debug)]

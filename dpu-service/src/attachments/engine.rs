@@ -29,11 +29,11 @@ use crate::{
     conditions::Refusals,
     events::{EventKind, Events},
     gateway::Gateways,
-    model::{AttachmentKey, AttachmentView, Record},
-    programmer::{Leftover, Programmer},
     records::{Changes, OpenError, Records},
     sessions::Sessions,
 };
+use drivers::programmer::{Leftover, Programmer};
+use model::{AttachmentKey, AttachmentView, Record};
 
 /// The engine of attachments. The page of [`attachments`](super) states its locks, their order and who runs
 /// concurrently.

@@ -11,12 +11,12 @@ use super::{
     conflicts, engine::Engine, former_gateways, listing::vf_views, operators::Operators,
     ports::Survey, registry::Entry, views::VfView,
 };
-use crate::{
+use crate::events::{Event, EventKind};
+use drivers::{
     eswitch::Representor,
-    events::{Event, EventKind},
-    model::Record,
     programmer::{ProgramError, StepStatus, Surveyed, Uplink},
 };
+use model::Record;
 
 /// Maximum wait for a VF that another flow has locked.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);

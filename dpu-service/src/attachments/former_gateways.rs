@@ -8,10 +8,8 @@ use super::{
     listing::number_and_first,
     registry::{Entry, PooledNetwork, Registry},
 };
-use crate::{
-    conditions::Fault,
-    model::{GatewayMode, Network},
-};
+use crate::conditions::Fault;
+use model::{GatewayMode, Network};
 
 /// One fault for each network that has such attachments.
 pub(super) fn faults(registry: &Registry) -> Vec<Fault> {

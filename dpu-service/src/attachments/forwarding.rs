@@ -7,10 +7,8 @@ use offload_proto::Failure;
 use tokio::time::{Instant, timeout_at};
 
 use super::{engine::Engine, registry::Entry, unknown};
-use crate::{
-    kill_points::Milestone,
-    model::{AttachmentId, HostName},
-};
+use crate::kill_points::Milestone;
+use model::{AttachmentId, HostName};
 
 /// Maximum wait, whatever limit the caller gives.
 const LONGEST: Duration = Duration::from_secs(60);

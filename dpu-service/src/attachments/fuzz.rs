@@ -9,9 +9,9 @@ use super::registry::Registry;
 use crate::{
     attachments::Settings,
     config::Config,
-    model::Record,
     records::{self, Loaded, OpenError},
 };
+use model::Record;
 
 static EXAMPLE: LazyLock<Config> = LazyLock::new(|| {
     let text = include_str!("../../../configs/dpu-service.toml");

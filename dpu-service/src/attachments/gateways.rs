@@ -15,8 +15,8 @@ use super::{
 use crate::{
     events::EventKind,
     gateway::{Remapping, Scope, Wanted},
-    model::Record,
 };
+use model::Record;
 
 /// Reconciles gateways and permanent neighbours with the networks and attachments.
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {

@@ -25,9 +25,9 @@ use crate::{
     events::EventKind,
     host::{Hello, Inventory, LiveAttachment, SessionId},
     kill_points::Milestone,
-    model::{AttachmentId, HostName, Record},
     sessions::{HostCommand, Session},
 };
+use model::{AttachmentId, HostName, Record};
 
 /// Consequence of a hello for one of the host's attachments.
 enum Verdict {

@@ -14,9 +14,9 @@ use super::{engine::Engine, refusals::note_failed_on_host};
 use crate::{
     events::EventKind,
     host::{Examination, SessionId},
-    model::{AttachmentId, HostName, HostRights},
     sessions::{Examined, FindingId, HostCommand, HostView, NotExamined, known_code},
 };
+use model::{AttachmentId, HostName, HostRights};
 
 /// Reason code of a host's own repairs.
 const REPAIRED: &str = "REPAIRED_BY_HOST";

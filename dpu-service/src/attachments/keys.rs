@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use keyed_locks::{Held, KeyedLocks};
 
 use super::tombstones::Tombstones;
-use crate::model::AttachmentKey;
+use model::AttachmentKey;
 
 /// Every flow of an attachment holds the lock of its key from beginning to end.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use super::{
     registry::{Entry, Registry},
     views::VfView,
 };
-use crate::model::AttachmentId;
+use model::AttachmentId;
 
 /// All VFs that were ever advertised or held, and those that only have a representor.
 pub(super) fn vf_views(registry: &Registry, representors: &PortNames) -> Vec<VfView> {

@@ -100,7 +100,8 @@ pub use views::{
     SubnetUsage, Traffic, VfView,
 };
 
-use crate::{host::SessionId, model::Record};
+use crate::host::SessionId;
+use model::Record;
 
 fn unknown(what: &dyn fmt::Display) -> Failure {
     Failure::new(Reason::AttachmentUnknown, format!("there is no attachment {what}"))

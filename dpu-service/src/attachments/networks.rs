@@ -27,10 +27,10 @@ use crate::{
     audit::{AuditAction, AuditEntry},
     author::{Author, Cause},
     events::EventKind,
-    model::{HostName, HostRights, Network, ResourceVersion},
     records::Changes,
     sessions::{ChangedNetwork, HostCommand},
 };
+use model::{HostName, HostRights, Network, ResourceVersion};
 
 /// How long renaming a network waits for attaches under way: each needs one write of the journal.
 const RECORDS_WAIT: Duration = Duration::from_secs(2);

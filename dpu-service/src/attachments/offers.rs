@@ -7,7 +7,8 @@
 use vf_alloc::VfPromise;
 
 use super::{hosts::Hosts, registry::PromisedVf};
-use crate::{host::SessionId, model::HostName};
+use crate::host::SessionId;
+use model::HostName;
 
 /// VFs offered of each pool that the agent allocates from: more than a host's attaches under way while the next offers
 /// reach it.

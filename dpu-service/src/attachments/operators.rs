@@ -18,13 +18,15 @@ use super::{
 use crate::{
     audit::{AuditAction, AuditEntry},
     author::Cause,
-    counters::PortCounters,
     events::EventKind,
-    model::{AttachmentId, AttachmentState, AttachmentView, Record},
-    programmer::{Inspection, ProgramError},
     records::Changes,
     sessions::HostCommand,
 };
+use drivers::{
+    counters::PortCounters,
+    programmer::{Inspection, ProgramError},
+};
+use model::{AttachmentId, AttachmentState, AttachmentView, Record};
 
 /// The operators' part of the engine: see [`Engine::operators`].
 #[derive(Clone, Copy, Debug)]

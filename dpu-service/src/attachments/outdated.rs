@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::networks::Networks;
-use crate::model::{Network, Record};
+use model::{Network, Record};
 
 /// How many attachments of a network are listed.
 const NAMED: usize = 5;

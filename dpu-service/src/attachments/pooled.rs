@@ -3,7 +3,7 @@
 use vf_alloc::{Device, HostId, PoolSpec, VfState};
 
 use super::{hosts::Hosts, registry::Registry};
-use crate::model::{AttachmentId, HostName};
+use model::{AttachmentId, HostName};
 
 /// The part of a pool that belongs to one host.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,13 +24,13 @@ use tokio::{
 };
 use vf_alloc::FunctionId;
 
-use crate::{
+use drivers::{
     counters::{PortCounters, PortTraffic},
     driver::Refused,
     eswitch::Representor,
-    model::{HostName, PortSettings, Record},
     programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired, Surveyed, Uplink},
 };
+use model::{HostName, PortSettings, Record};
 
 /// How often a missing representor is looked up in case the kernel's report was lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -23,11 +23,11 @@ use crate::{
     author::{Author, Cause},
     events::EventKind,
     kill_points::Milestone,
-    model::{AttachmentId, Record},
-    programmer::{ProgramError, Repaired},
     records::Changes,
     sessions::HostCommand,
 };
+use drivers::programmer::{ProgramError, Repaired};
+use model::{AttachmentId, Record};
 
 /// How closely the kernel is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

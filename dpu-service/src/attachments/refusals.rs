@@ -5,11 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use offload_proto::{ConditionReason, Failure};
 
 use super::engine::Engine;
-use crate::{
-    conditions::Fault,
-    events::EventKind,
-    model::{AttachSpec, HostName, Network, Record},
-};
+use crate::{conditions::Fault, events::EventKind};
+use model::{AttachSpec, HostName, Network, Record};
 
 /// Notes an ADD that was refused before anything was recorded.
 pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure) {

@@ -7,7 +7,8 @@ use offload_proto::{ConditionReason, Failure, Reason};
 use vf_alloc::{FunctionId, PfId};
 
 use super::{engine::Engine, registry::Registry};
-use crate::{conditions::Fault, model::Network};
+use crate::conditions::Fault;
+use model::Network;
 
 /// One VF with a port for each PF in a pool: all VFs of a PF have the same abilities.
 type Examples = BTreeMap<PfId, FunctionId>;

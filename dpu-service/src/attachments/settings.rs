@@ -4,11 +4,9 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use vf_alloc::{PfId, PoolSpec};
 
-use crate::{
-    drivers::FabricDriver,
-    gateway::GatewaySettings,
-    model::{HostName, HostRights, Network},
-};
+use crate::gateway::GatewaySettings;
+use drivers::settings::FabricDriver;
+use model::{HostName, HostRights, Network};
 
 /// Settings that a reload of the configuration file may change.
 #[derive(Clone, Debug, Default)]

@@ -3,10 +3,7 @@
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
-use crate::{
-    config::check_network,
-    model::{Network, Subnet},
-};
+use model::{Network, Subnet, check::check_network};
 
 /// Changes of a network's subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,10 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    host::HostTime,
-    model::{AttachmentKey, HostName},
-};
+use crate::host::HostTime;
+use model::{AttachmentKey, HostName};
 
 /// How long a tombstone is kept at least. An overtaken call has reached the service before the Detach: it waits only
 /// for a processor and the key's lock.

@@ -5,12 +5,9 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use vf_alloc::{Device, FunctionId};
 
-use crate::{
-    counters::PortTraffic,
-    events::Event,
-    gateway::GatewayView,
-    model::{AttachmentId, AttachmentView, HostName, Network},
-};
+use crate::{events::Event, gateway::GatewayView};
+use drivers::counters::PortTraffic;
+use model::{AttachmentId, AttachmentView, HostName, Network};
 
 /// A filter for attachments. `None` matches all.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +23,7 @@ pub struct AttachmentDetail {
     /// Name of its representor. Empty: the card has created none.
     pub representor: String,
     /// The programming steps in order, with their status.
-    pub steps: Vec<crate::programmer::StepStatus>,
+    pub steps: Vec<drivers::programmer::StepStatus>,
     pub events: Vec<Event>,
     /// Traffic of its port. `None`: it has no port, or the counters cannot be read.
     pub traffic: Option<PortTraffic>,

@@ -13,7 +13,9 @@ use super::{
     registry::{Entry, Registry},
     requirements::unmet,
 };
-use crate::{conditions::Fault, model::HostName, programmer::Uplink};
+use crate::conditions::Fault;
+use drivers::programmer::Uplink;
+use model::HostName;
 
 /// How many unclaimed attachments of a host a message names.
 const UNCLAIMED_SHOWN: usize = 3;

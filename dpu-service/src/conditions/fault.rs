@@ -4,7 +4,7 @@ use std::fmt;
 
 use offload_proto::ConditionReason;
 
-use crate::model::HostName;
+use model::HostName;
 
 /// A fault of one object. Its reason makes a condition false or unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use offload_proto::{ConditionReason, form::seconds};
 use tokio::time::Instant;
 
 use super::fault::Fault;
-use crate::model::HostName;
+use model::HostName;
 
 /// How long a refusal keeps `AttachesServed` false unless an ADD of the same object succeeds.
 const REMEMBERED: Duration = Duration::from_secs(300);

@@ -8,19 +8,14 @@ use std::{
 use mtls::{Identity, Role};
 use vf_alloc::{PfId, PoolSpec, Selector};
 
-use super::{
-    Config, Host,
-    allow::{check_named_networks, check_rules_on},
-    bridges::check_bridge,
-    networks::{check_network, check_networks, check_reaches, check_routed_subnets, is_label},
-    problems::Problems,
-    sources::check_without_eswitch,
+use super::{Config, Host, problems::Problems};
+use model::check::{
+    check_bridge, check_named_networks, check_network, check_networks, check_reaches,
+    check_routed_subnets, check_without_eswitch, is_label,
 };
-use crate::{
-    drivers::{self, EswitchDriver},
-    model::Network,
-    twice::twice,
-};
+
+use drivers::settings::{self, EswitchDriver};
+use model::{Network, duplicates};
 
 impl Config {
     /// Checks values, after the file's form.
@@ -82,7 +77,7 @@ impl Config {
             let refused = Identity::new(&self.tls.trust_domain, Role::Host, name).err()?;
             Some(format!("host {name:?}: {refused}"))
         }));
-        problems.extend(twice(names()).map(|name| {
+        problems.extend(duplicates(names()).map(|name| {
             format!("two hosts are named {name:?}: name all PFs of a host in one [[host]]")
         }));
         let without = self.hosts.iter().filter(|host| host.pfs.is_empty());
@@ -126,8 +121,9 @@ impl Config {
                 )
             })
             .collect();
-        problems
-            .extend(twice(names()).map(|name| format!("two pools are named {name:?}: rename one")));
+        problems.extend(
+            duplicates(names()).map(|name| format!("two pools are named {name:?}: rename one")),
+        );
         problems.extend(self.pools.iter().flat_map(|pool| self.check_selection(pool)));
         problems
     }
@@ -230,6 +226,15 @@ fn way_to_a_pool(wanted: &str, known: &[&str]) -> String {
         Some(near) => format!("did you mean {near:?}?"),
         None => format!("add a [[pool]] with name = {wanted:?}"),
     }
+}
+
+/// One sentence about why the fabric can't enforce the network's rules.
+fn check_rules_on(network: &Network, fabric: FabricDriver) -> Option<String> {
+    if network.allow.is_empty() {
+        return None;
+    }
+    let lack = fabric.lacks("allow", FabricDriver::keeps_rules)?;
+    Some(format!("network {:?}: {lack}", network.name))
 }
 
 #[cfg(test)]

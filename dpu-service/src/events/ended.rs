@@ -5,7 +5,7 @@ use offload_proto::v1::Pod;
 use serde::{Deserialize, Serialize};
 use vf_alloc::{Device, FunctionId};
 
-use crate::model::{AttachmentKey, Lease, Record};
+use model::{AttachmentKey, Lease, Record};
 
 /// An ended attachment, for its last event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -37,11 +37,9 @@ pub use ended::EndedAttachment;
 pub(crate) use event::names;
 pub use event::{Event, EventCursor, EventFilter, EventKind, Severity};
 
-use crate::{
-    author::Author,
-    model::{HostName, Record},
-};
+use crate::author::Author;
 use log::{Log, Occurrence};
+use model::{HostName, Record};
 use writer::Writer;
 
 /// How many events a watcher may fall behind.

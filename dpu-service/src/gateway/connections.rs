@@ -15,7 +15,7 @@ use netlink::{
 use tokio::task::spawn_blocking;
 
 use super::Redirection;
-use crate::model::Protocol;
+use model::Protocol;
 
 /// Flushes connections to the former targets of these redirections.
 pub(super) fn flush_former(redirections: &[Redirection]) {

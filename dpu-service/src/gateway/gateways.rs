@@ -13,10 +13,9 @@ use super::{
     wanted::{Remapping, Scope, Wanted},
     work::Work,
 };
-use crate::{
-    conditions::Fault, driver::Refused, drivers::FabricDriver, model::Network,
-    programmer::Programmer,
-};
+use crate::conditions::Fault;
+use drivers::{driver::Refused, programmer::Programmer, settings::FabricDriver};
+use model::Network;
 
 /// The gateways of this DPU.
 #[derive(Debug)]

@@ -10,7 +10,8 @@ use super::{
     plan::{self, Plan},
     routes,
 };
-use crate::{driver::Refused, fabric::GatewayLink, model::Network};
+use drivers::{driver::Refused, fabric::GatewayLink};
+use model::Network;
 
 /// The settings of a gateway's link. It forwards. It answers ARP only for its own addresses, because another
 /// network may be in the same VLAN. It accepts only sources that it has a route to. It ignores router

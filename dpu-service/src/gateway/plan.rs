@@ -18,10 +18,8 @@ use super::{
     redirections::{self, Redirection},
     wanted::{PodAddress, Wanted},
 };
-use crate::{
-    fabric::GatewayPort,
-    model::{GatewayMode, Network, Subnet},
-};
+use drivers::fabric::GatewayPort;
+use model::{GatewayMode, Network, Subnet};
 
 /// The prefix length of link-local addresses.
 const LINK_LOCAL_PREFIX: u8 = 64;

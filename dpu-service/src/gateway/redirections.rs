@@ -15,7 +15,7 @@ use netlink::{
     nftables::{ProtocolPort, Rule, Set, Term},
 };
 
-use crate::model::{Network, PortMapping};
+use model::{Network, PortMapping};
 
 /// The target of a mapped port in one family.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ pub(super) fn returning() -> Vec<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Protocol;
+    use model::Protocol;
 
     fn redirection(host_port: u16, host_ip: Option<&str>, target: &str) -> Redirection {
         let host_ip = host_ip.map(|ip| ip.parse().unwrap());

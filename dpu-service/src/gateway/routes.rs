@@ -6,7 +6,8 @@ use ipnetwork::IpNetwork;
 use netlink::{Request, Route, Rtnl};
 
 use super::{names::PROTOCOL, plan};
-use crate::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink, model::Network};
+use drivers::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink};
+use model::Network;
 
 /// The kernel's `RTPROT_KERNEL`.
 const BY_THE_KERNEL: u8 = 2;

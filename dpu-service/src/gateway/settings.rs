@@ -3,11 +3,8 @@
 use offload_proto::form::{INTERFACE_NAMES, is_interface_name};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    drivers::{FabricDriver, FabricSettings},
-    model::{GatewayMode, Network},
-    twice::twice,
-};
+use drivers::settings::{FabricDriver, FabricSettings};
+use model::{GatewayMode, Network, duplicates};
 
 /// The section `gateway`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -33,7 +30,8 @@ impl GatewaySettings {
         };
         let mut problems: Vec<_> = self.uplinks.iter().filter_map(check).collect();
         let names = self.uplinks.iter().map(String::as_str);
-        problems.extend(twice(names).map(|name| format!("gateway.uplinks holds {name:?} twice")));
+        problems
+            .extend(duplicates(names).map(|name| format!("gateway.uplinks holds {name:?} twice")));
         problems
     }
 

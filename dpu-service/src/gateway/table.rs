@@ -12,7 +12,7 @@ use bootstrap::Chain;
 use netlink::nftables::{Changes, Contents, Nftables, Set, Table};
 
 use super::names::TABLE;
-use crate::driver::Refused;
+use drivers::driver::Refused;
 
 /// The table, and what is known of it.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use netlink::MacAddress;
 
 use super::redirections::Redirection;
-use crate::model::Network;
+use model::Network;
 
 /// Selects redirections and pods.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,9 @@ use super::{
     thresholds,
     wanted::Remapping,
 };
-use crate::{driver::Refused, drivers::FabricDriver, fabric::GatewayLink, programmer::Programmer};
+use drivers::{
+    driver::Refused, fabric::GatewayLink, programmer::Programmer, settings::FabricDriver,
+};
 
 /// The parts that passes use, and the state that the latest pass left.
 #[derive(Debug)]

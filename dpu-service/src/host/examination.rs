@@ -10,7 +10,7 @@ use offload_proto::{
 };
 use vf_alloc::{Device, FunctionId};
 
-use crate::model::{AttachmentId, Record};
+use model::{AttachmentId, Record};
 
 /// Result of a host's examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::{AttachmentKey, Bandwidth, HostName, Lease, Phase};
+    use model::{AttachmentKey, Bandwidth, HostName, Lease, Phase};
 
     /// A change to a valid record.
     type Change = fn(&mut Record);

@@ -11,10 +11,8 @@ use super::{
     HostCommand, Sessions,
     question::{Examined, MOST_HELD, NotExamined, Question},
 };
-use crate::{
-    host::{Examination, SessionId},
-    model::HostName,
-};
+use crate::host::{Examination, SessionId};
+use model::HostName;
 
 impl Sessions {
     /// Asks the host to examine its VFs. Waits for its answer until the session ends.

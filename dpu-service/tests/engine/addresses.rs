@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dpu_service::model::AttachSpec;
+use model::AttachSpec;
 use offload_proto::{Reason, v1::Pod};
 use test_clock::within;
 

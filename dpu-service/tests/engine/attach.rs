@@ -5,8 +5,8 @@ use std::time::Duration;
 use dpu_service::{
     attachments::AttachmentFilter,
     host::{Asked, HostTime},
-    model::{AntiSpoofing, AttachSpec, AttachmentState, Bandwidth, HostName},
 };
+use model::{AntiSpoofing, AttachSpec, AttachmentState, Bandwidth, HostName};
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use dpu_service::{
     attachments::{Configuration, Depth, Detach, Settings},
     events::EventKind,
-    model::{AttachSpec, AttachmentState},
 };
+use model::{AttachSpec, AttachmentState};
 use netlink::MacAddress;
 use offload_proto::Reason;
 use vf_alloc::FunctionId;

@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use dpu_service::{
-    attachments::Depth,
-    driver::Fault,
-    events::EventKind,
-    host::Hello,
-    model::{AttachSpec, Bandwidth},
-    programmer::STEPS,
-};
+use dpu_service::{attachments::Depth, events::EventKind, host::Hello};
+use drivers::{driver::Fault, programmer::STEPS};
+use model::{AttachSpec, Bandwidth};
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 

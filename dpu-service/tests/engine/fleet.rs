@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use dpu_service::{
-    attachments::{Configuration, Depth, Settings},
-    model::{AttachSpec, AttachmentId, Lease, Network, Record},
-};
+use dpu_service::attachments::{Configuration, Depth, Settings};
 use futures::{StreamExt as _, stream};
 use ipnetwork::IpNetwork;
+use model::{AttachSpec, AttachmentId, Lease, Network, Record};
 use netlink::MacAddress;
 use test_clock::Stopwatch;
 use vf_alloc::FunctionId;

@@ -6,9 +6,9 @@ use dpu_service::{
     attachments::Detach,
     events::{Event, EventKind},
     host::{Hello, HostTime, LiveAttachment, VfCondition},
-    model::{AttachmentId, AttachmentState, HostName},
     sessions::HostCommand,
 };
+use model::{AttachmentId, AttachmentState, HostName};
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, PfId, VfState};
 

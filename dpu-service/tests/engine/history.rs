@@ -7,8 +7,8 @@ use dpu_service::{
     audit::{AuditAction, AuditEntry, AuditFilter},
     author::{Author, Cause},
     events::{Event, EventFilter, EventKind, Severity},
-    model::{AttachmentState, Network},
 };
+use model::{AttachmentState, Network};
 use offload_proto::{Finding, Reason, v1::PodFindings};
 use vf_alloc::FunctionId;
 

@@ -3,11 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dpu_service::{
-    attachments::Settings,
-    host::Hello,
-    model::{AttachSpec, AttachmentKey, HostRights, Network, Record},
-};
+use dpu_service::{attachments::Settings, host::Hello};
+use model::{AttachSpec, AttachmentKey, HostRights, Network, Record};
 use offload_proto::{Failure, Reason};
 
 use crate::world::{World, configuration, hello, host, key, network, settings, spec};

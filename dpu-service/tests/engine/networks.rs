@@ -3,8 +3,8 @@
 use dpu_service::{
     attachments::{Applied, Configuration, Depth, Origin, Settings, SubnetChange},
     host::{Hello, HostTime, Inventory, PhysicalFunction, VfCondition, VirtualFunction},
-    model::{AttachSpec, Bandwidth, HostName, Network, PortMapping, Protocol, Record},
 };
+use model::{AttachSpec, Bandwidth, HostName, Network, PortMapping, Protocol, Record};
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, PfId};
 

@@ -1,6 +1,7 @@
 //! VFs offered to a host, which takes one before it asks.
 
-use dpu_service::{attachments::PromisedVf, host::VfCondition, model::AttachSpec};
+use dpu_service::{attachments::PromisedVf, host::VfCondition};
+use model::AttachSpec;
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, VfPromise};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use dpu_service::{
     attachments::{Configuration, Depth, Detach, Engine},
     host::{Asked, Hello, HostTime, Inventory, PhysicalFunction, VfCondition, VirtualFunction},
-    model::{AttachSpec, AttachmentKey, AttachmentView, HostName},
     sessions::Session,
 };
+use model::{AttachSpec, AttachmentKey, AttachmentView, HostName};
 use offload_proto::Failure;
 use vf_alloc::{FunctionId, PfId};
 

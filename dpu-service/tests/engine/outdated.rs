@@ -3,9 +3,9 @@
 use dpu_service::{
     attachments::Detach,
     host::{Asked, Hello, HostTime, Inventory},
-    model::AttachmentState,
     sessions::HostCommand,
 };
+use model::AttachmentState;
 use mtls::ConnectionNumber;
 use offload_proto::Reason;
 

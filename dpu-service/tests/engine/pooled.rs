@@ -3,8 +3,8 @@
 use dpu_service::{
     attachments::{Configuration, Depth, HostPool},
     host::VfCondition,
-    model::{AttachSpec, HostName},
 };
+use model::{AttachSpec, HostName};
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, PoolSpec};
 

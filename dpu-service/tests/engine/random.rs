@@ -5,9 +5,9 @@ use std::{cell::Cell, sync::Arc};
 use dpu_service::{
     attachments::{Depth, Detach},
     host::{Hello, LiveAttachment},
-    model::{AttachSpec, Phase},
 };
 use journal::faulty_disk::Fate;
+use model::{AttachSpec, Phase};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
@@ -138,7 +138,7 @@ async fn act(world: &mut World, action: Action) {
         }
         Action::ChangePort { vf } => {
             world.kernel.change_port(vf_alloc::FunctionId::local(0, vf), |port| {
-                port.membership = Some(dpu_service::fabric::Membership::default());
+                port.membership = Some(drivers::fabric::Membership::default());
             });
             world.engine.reconcile(Depth::Thorough).await;
         }

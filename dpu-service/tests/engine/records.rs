@@ -2,12 +2,10 @@
 
 use std::sync::{Arc, mpsc};
 
-use dpu_service::{
-    attachments::{Depth, Detach},
-    model::{AttachmentId, AttachmentState, Record},
-};
+use dpu_service::attachments::{Depth, Detach};
 use futures::future::join_all;
 use journal::faulty_disk::FULL;
+use model::{AttachmentId, AttachmentState, Record};
 use netlink::MacAddress;
 use offload_proto::Reason;
 use test_clock::wait_until_async;
@@ -25,7 +23,7 @@ async fn a_restart_gives_the_same_view() {
 
     world.restart().await;
     let after = world.list();
-    let records = |views: &[dpu_service::model::AttachmentView]| -> Vec<_> {
+    let records = |views: &[model::AttachmentView]| -> Vec<_> {
         views.iter().map(|view| view.record.clone()).collect()
     };
     assert_eq!(records(&before), records(&after));

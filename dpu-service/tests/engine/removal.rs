@@ -1,10 +1,7 @@
 //! Hosts removed from the configuration and added again.
 
-use dpu_service::{
-    attachments::Configuration,
-    events::EventKind,
-    model::{AttachmentState, HostName},
-};
+use dpu_service::{attachments::Configuration, events::EventKind};
+use model::{AttachmentState, HostName};
 use offload_proto::Reason;
 use tokio::sync::mpsc::error::TryRecvError;
 use vf_alloc::PfId;

@@ -1,10 +1,7 @@
 //! Rights of hosts: networks and MAC addresses.
 
-use dpu_service::{
-    attachments::Configuration,
-    model::{AntiSpoofing, AttachSpec, HostRights, Network},
-    sessions::HostCommand,
-};
+use dpu_service::{attachments::Configuration, sessions::HostCommand};
+use model::{AntiSpoofing, AttachSpec, HostRights, Network};
 use offload_proto::{Reason, form::HOST_PORT_CONTAINER};
 
 use crate::{

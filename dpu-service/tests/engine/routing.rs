@@ -1,6 +1,6 @@
 //! Routes, policy rules and sysctls, from a network to its attachments.
 
-use dpu_service::model::{AttachSpec, PolicyRule, Route};
+use model::{AttachSpec, PolicyRule, Route};
 
 use crate::world::{World, network, spec};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dpu_service::{
     attachments::{Depth, Detach},
     host::{Asked, HostTime},
-    model::{AttachSpec, AttachmentKey, AttachmentState, AttachmentView, LeaseSpec},
 };
+use model::{AttachSpec, AttachmentKey, AttachmentState, AttachmentView, LeaseSpec};
 use offload_proto::{Failure, Reason};
 
 use crate::{
@@ -56,7 +56,7 @@ async fn failed_member_undoes_the_group() {
         // A step of one of the three ports.
         world.kernel.refuse(method, 1);
         let limited = |spec: AttachSpec| AttachSpec {
-            bandwidth: dpu_service::model::Bandwidth {
+            bandwidth: model::Bandwidth {
                 ingress_rate: 1_000_000,
                 egress_rate: 1_000_000,
                 ..spec.bandwidth

@@ -1,10 +1,8 @@
 //! Networks of configuration file and API together: no address is held twice, and suspended networks are reported.
 
-use dpu_service::{
-    attachments::{Origin, Settings, SubnetChange},
-    model::{AttachSpec, Network, Record},
-};
+use dpu_service::attachments::{Origin, Settings, SubnetChange};
 use ipnetwork::IpNetwork;
+use model::{AttachSpec, Network, Record};
 use offload_proto::{Failure, Reason};
 
 use crate::world::{World, configuration, key, network, pool, red, settings, spec};

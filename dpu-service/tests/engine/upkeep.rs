@@ -2,14 +2,9 @@
 
 use std::{sync::mpsc, time::Duration};
 
-use dpu_service::{
-    attachments::Depth,
-    events::EventKind,
-    fabric::{EgressLimit, Membership},
-    model::{AttachSpec, AttachmentState, Bandwidth, PortSettings},
-    reconcile,
-    sessions::HostCommand,
-};
+use dpu_service::{attachments::Depth, events::EventKind, reconcile, sessions::HostCommand};
+use drivers::fabric::{EgressLimit, Membership};
+use model::{AttachSpec, AttachmentState, Bandwidth, PortSettings};
 use offload_proto::Reason;
 use test_clock::{Stopwatch, within};
 use tokio_util::sync::CancellationToken;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use dpu_service::{
-    attachments::{Applied, NetworkView, Settings},
-    model::{AttachSpec, HostRights, Network, ResourceVersion},
-};
+use dpu_service::attachments::{Applied, NetworkView, Settings};
+use model::{AttachSpec, HostRights, Network, ResourceVersion};
 use offload_proto::Reason;
 
 use crate::world::{VFS, World, configuration, host, network, settings, spec};

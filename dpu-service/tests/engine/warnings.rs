@@ -6,8 +6,8 @@ use dpu_service::{
     attachments::{Depth, Settings},
     events::{EventKind, Severity},
     host::Hello,
-    model::AttachSpec,
 };
+use model::AttachSpec;
 use offload_proto::{ConditionReason, Reason};
 use tokio::time::{advance, pause, resume};
 use vf_alloc::FunctionId;

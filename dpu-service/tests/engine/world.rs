@@ -9,14 +9,14 @@ use dpu_service::{
         Asked, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId,
         VfCondition, VirtualFunction,
     },
-    model::{
-        AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,
-        Record,
-    },
     records::{Changes, OpenError, Records},
     sessions::{HostCommand, Session},
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
+use model::{
+    AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,
+    Record,
+};
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason, v1::Pod};
 use tempfile::TempDir;

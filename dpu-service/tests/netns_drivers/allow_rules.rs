@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dpu_service::model::{AllowedProtocol, Opening, PortSettings};
+use model::{AllowedProtocol, Opening, PortSettings};
 use netlink::{Request, VethEnd};
 use test_clock::wait_until;
 

@@ -1,6 +1,6 @@
 //! The bridge, its uplinks and its ports.
 
-use dpu_service::{driver::Fault, fabric::Fabric};
+use drivers::{driver::Fault, fabric::Fabric};
 use netlink::{LinkChange, Request, VethEnd};
 use serde_json::Value;
 use test_clock::wait_until;

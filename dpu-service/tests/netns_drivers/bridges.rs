@@ -1,9 +1,7 @@
 //! Several bridges as one fabric, each with an uplink of its own.
 
-use dpu_service::{
-    fabric::{BridgeSettings, GatewayPort, Membership},
-    model::PortSettings,
-};
+use drivers::fabric::{BridgeSettings, GatewayPort, Membership};
+use model::PortSettings;
 use netlink::MacAddress;
 
 use crate::veth_dpu::{BRIDGE, Dpu, On, Pod, at_once};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bootstrap::Chain;
-use dpu_service::model::AntiSpoofing;
+use model::AntiSpoofing;
 use netlink::{Request, VethEnd};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Kept links in the bridge, such as that of the host's PF.
 
-use dpu_service::model::PortSettings;
+use model::PortSettings;
 use netlink::{Request, VethEnd};
 use test_clock::wait_until;
 

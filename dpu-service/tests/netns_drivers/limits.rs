@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use dpu_service::{fabric::EgressLimit, model::Bandwidth};
+use drivers::fabric::EgressLimit;
+use model::Bandwidth;
 use test_clock::{Stopwatch, wait_until};
 
 use crate::veth_dpu::{Dpu, On, Pod, can};

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use bootstrap::Chain;
-use dpu_service::{
+use drivers::{
     driver::{Fault, Refused},
     fabric::{EgressLimit, Membership},
-    model::{Bandwidth, PortSettings},
 };
+use model::{Bandwidth, PortSettings};
 use netlink::{Request, VethEnd};
 use test_clock::{DEFAULT_TIMEOUT, Stopwatch, wait_for, wait_until};
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bootstrap::Chain;
-use dpu_service::{
+use drivers::{
     driver::{Fault, Refused},
     fabric::{
         BridgeSettings,

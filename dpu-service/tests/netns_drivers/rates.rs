@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use dpu_service::{
-    eswitch::Eswitch,
-    model::{Bandwidth, PortSettings, TotalRate},
-};
+use drivers::eswitch::Eswitch;
+use model::{Bandwidth, PortSettings, TotalRate};
 use serde_json::Value;
 use test_clock::Stopwatch;
 

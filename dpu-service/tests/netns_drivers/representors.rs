@@ -1,10 +1,7 @@
 //! The representors and their settings.
 
-use dpu_service::{
-    eswitch::Eswitch,
-    fabric::Membership,
-    model::{AntiSpoofing, Label, PortSettings},
-};
+use drivers::{eswitch::Eswitch, fabric::Membership};
+use model::{AntiSpoofing, Label, PortSettings};
 use netlink::MacAddress;
 use serde_json::Value;
 

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use dpu_service::{
+use drivers::{
     counters::Offloaded,
     eswitch::{Carried, Eswitch},
-    model::Bandwidth,
 };
+use model::Bandwidth;
 use netlink::Traffic;
 use serde_json::Value;
 use test_clock::wait_until;

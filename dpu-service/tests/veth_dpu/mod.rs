@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use dpu_service::{
+use drivers::{
     driver::Refused,
     eswitch::{Eswitch, Representor, veth::VethEswitch},
     fabric::{
@@ -22,9 +22,9 @@ use dpu_service::{
         bridge::{BridgeAbilities, BridgeFabric},
         ovs::{OvsFabric, OvsSettings, Vswitch},
     },
-    model::{AntiSpoofing, Bandwidth, Label, PortSettings},
     probe::KernelAbilities,
 };
+use model::{AntiSpoofing, Bandwidth, Label, PortSettings};
 use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use nix::{
     ifaddrs::getifaddrs,

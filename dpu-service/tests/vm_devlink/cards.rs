@@ -1,11 +1,11 @@
 //! Cards: discovery, abilities, and resets.
 
 use bootstrap::Chain;
-use dpu_service::{
+use drivers::{
     eswitch::{Card, devlink::DevlinkSettings},
-    model::PortSettings,
     programmer::ProgramError,
 };
+use model::PortSettings;
 use netlink::EswitchMode;
 use serde_json::Value;
 use vf_alloc::FunctionId;

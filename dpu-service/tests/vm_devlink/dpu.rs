@@ -7,7 +7,7 @@ use std::{
 };
 
 use bootstrap::Chain;
-use dpu_service::{
+use drivers::{
     driver::Refused,
     eswitch::{
         Eswitch, Representor,
@@ -17,10 +17,10 @@ use dpu_service::{
         BridgeSettings, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
     },
-    model::{AntiSpoofing, Bandwidth, Label, PortSettings, TotalRate},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
 };
+use model::{AntiSpoofing, Bandwidth, Label, PortSettings, TotalRate};
 use netlink::{EswitchMode, Hook, MacAddress, Redirect, Request, VethEnd};
 use serde_json::{Value, json};
 use vf_alloc::FunctionId;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use dpu_service::model::{AntiSpoofing, PortSettings};
+use model::{AntiSpoofing, PortSettings};
 use serde_json::{Value, json};
 use test_clock::wait_until;
 

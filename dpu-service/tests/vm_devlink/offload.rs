@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use dpu_service::{
+use drivers::{
     counters::Offloaded,
     eswitch::Representor,
     fabric::{
         BridgeSettings,
         ovs::{Datapath, OvsFabric, OvsSettings, Vswitch},
     },
-    model::{Bandwidth, PortSettings},
     programmer::Programmer,
 };
+use model::{Bandwidth, PortSettings};
 use netlink::MacAddress;
 use serde_json::Value;
 use test_clock::wait_until;

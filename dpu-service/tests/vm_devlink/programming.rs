@@ -1,9 +1,7 @@
 //! Programming and unprogramming of a representor.
 
-use dpu_service::{
-    eswitch::Representor,
-    model::{Bandwidth, Label, PortSettings},
-};
+use drivers::eswitch::Representor;
+use model::{Bandwidth, Label, PortSettings};
 use serde_json::json;
 
 use crate::dpu::{BRIDGE, Dpu, VF, failure, settings};

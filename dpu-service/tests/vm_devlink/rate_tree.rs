@@ -1,6 +1,6 @@
 //! Guaranteed rates of VFs and total limits of their networks.
 
-use dpu_service::model::{Bandwidth, PortSettings};
+use model::{Bandwidth, PortSettings};
 use serde_json::{Value, json};
 use vf_alloc::FunctionId;
 

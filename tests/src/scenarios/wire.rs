@@ -5,7 +5,8 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use super::pods::addresses;
-use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Settings, UPLINK, fabric, wait_for};
+use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Settings, UPLINK, wait_for};
+use drivers::fabric;
 
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -27,13 +27,13 @@ pub(crate) use hello::{hello, inventory};
 
 use crate::{
     attachments::{Detach, SubnetChange},
-    config::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
     host::{Asked, HostTime, SessionId},
-    model::{
-        AddressRange, AllowRule, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth,
-        Dns, GatewayMode, HostName, IpFamilies, LeaseSpec, Network, PolicyRule, PortRange, Route,
-        Source, Subnet, Sysctls, WantedAddress,
-    },
+};
+use model::{
+    AddressRange, AllowRule, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns,
+    GatewayMode, HostName, IpFamilies, LeaseSpec, Network, PolicyRule, PortRange, Route, Source,
+    Subnet, Sysctls, WantedAddress,
+    check::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
 };
 
 /// Maximum length of a text without a tighter limit, in bytes.

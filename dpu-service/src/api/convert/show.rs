@@ -14,20 +14,17 @@ use crate::{
     },
     audit::AuditEntry,
     conditions::Condition,
-    counters::PortTraffic,
-    driver::Capability,
-    eswitch::Card,
     events::{EndedAttachment, Event, EventCursor, Severity},
     gateway::GatewayView,
     host::ExaminedVf,
-    model::{
-        AllowRule, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, FurtherLease,
-        HostRights, Lease, Network, PolicyRule, PortMapping, Record, ResourceVersion, Route,
-        Subnet, Sysctls,
-    },
-    programmer::StepStatus,
     refused_peers::RefusedPeer,
     sessions::{ChangedNetwork, HostCommand, HostView},
+};
+use drivers::{counters::PortTraffic, driver::Capability, eswitch::Card, programmer::StepStatus};
+use model::{
+    AllowRule, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, FurtherLease,
+    HostRights, Lease, Network, PolicyRule, PortMapping, Record, ResourceVersion, Route, Subnet,
+    Sysctls,
 };
 
 pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
@@ -412,7 +409,7 @@ fn allow_rule(rule: &AllowRule) -> v1::AllowRule {
 }
 
 fn subnet(subnet: &Subnet) -> v1::Subnet {
-    let range = |range: &crate::model::AddressRange| v1::AddressRange {
+    let range = |range: &model::AddressRange| v1::AddressRange {
         start: range.start.to_string(),
         end: range.end.to_string(),
     };

@@ -12,9 +12,9 @@ use super::{read, show};
 use crate::{
     attachments::{NetworkView, Origin},
     host::{Examination, HostTime},
-    model::{AntiSpoofing, Bandwidth, FurtherLease, HostName, HostRights, Lease, Network},
     sessions::HostView,
 };
+use model::{AntiSpoofing, Bandwidth, FurtherLease, HostName, HostRights, Lease, Network};
 
 const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
 const ATTACHMENT: &str = "0190aaaa-bbbb-7000-8000-000000000001";

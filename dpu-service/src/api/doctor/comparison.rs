@@ -15,9 +15,9 @@ use crate::{
     attachments::{DpuHalf, VfHalf},
     events::{Event, EventKind},
     host::{Examination, ExaminedVf, HostRecord},
-    model::{AttachmentId, AttachmentState, AttachmentView, HostName},
     shared::Shared,
 };
+use model::{AttachmentId, AttachmentState, AttachmentView, HostName};
 
 /// Age in milliseconds after which the host must know an attachment, even if it has not reported that the pod has the
 /// VF.
@@ -254,9 +254,9 @@ mod tests {
     use crate::{
         attachments::VfView,
         host::examination::tests::{examined, record},
-        model::Record,
         sessions::HostView,
     };
+    use model::Record;
 
     fn view(record: &Record) -> AttachmentView {
         AttachmentView { record: Arc::new(record.clone()), state: AttachmentState::Attached }

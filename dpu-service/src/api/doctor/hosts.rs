@@ -8,10 +8,10 @@ use tokio::time::timeout;
 use crate::{
     attachments::Engine,
     host::Examination,
-    model::HostName,
     sessions::{Examined, HostView, NotExamined},
     shared::Shared,
 };
+use model::HostName;
 
 /// A host with its findings.
 pub(super) struct HostHalf {

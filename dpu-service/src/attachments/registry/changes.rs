@@ -11,11 +11,14 @@ use crate::{
         settings::Configuration,
         views::{Applied, Origin},
     },
-    config::{
+    records::OpenError,
+};
+use model::{
+    GatewayMode, HostName, Network, Record, ResourceVersion,
+    allow::named_networks,
+    check::{
         check_bridge, check_named_networks, check_networks, check_reaches, check_routed_subnets,
     },
-    model::{GatewayMode, HostName, Network, Record, ResourceVersion, allow::named_networks},
-    records::OpenError,
 };
 
 #[derive(Debug)]

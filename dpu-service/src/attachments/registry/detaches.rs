@@ -9,10 +9,8 @@ use std::collections::{HashMap, HashSet};
 use vf_alloc::FunctionId;
 
 use super::hosts::ServedHosts;
-use crate::{
-    host::HostTime,
-    model::{HostName, Record},
-};
+use crate::host::HostTime;
+use model::{HostName, Record};
 
 /// Boot id and host's time of the latest Detach of each VF.
 #[derive(Debug, Default)]

@@ -12,13 +12,10 @@ use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
 use super::Entry;
-use crate::{
-    attachments::unknown,
-    model::{
-        AttachSpec, AttachmentId, AttachmentKey, CooledAddress, DomainAddress, HostName,
-        HostRights, Layer2Domain, Layer2Domains, Network, Record,
-    },
-    records::OpenError,
+use crate::{attachments::unknown, records::OpenError};
+use model::{
+    AttachSpec, AttachmentId, AttachmentKey, CooledAddress, DomainAddress, HostName, HostRights,
+    Layer2Domain, Layer2Domains, Network, Record,
 };
 
 /// Minimum length of an id's prefix.

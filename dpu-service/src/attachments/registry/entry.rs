@@ -8,10 +8,8 @@ use super::{
     conflicts::{Conflicts, Users},
     stage::{Stage, VfReturn},
 };
-use crate::{
-    host::{Asked, HostTime, SessionId},
-    model::{AttachmentState, AttachmentView, Phase, Record},
-};
+use crate::host::{Asked, HostTime, SessionId};
+use model::{AttachmentState, AttachmentView, Phase, Record};
 
 /// One attachment. The record's phase always matches the stage: only [`Entry::release`] changes them.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use netlink::MacAddress;
 use uuid::Uuid;
 
 use super::Entry;
-use crate::model::{AttachmentId, Bandwidth, Lease, Network, PortMapping, Protocol, Record};
+use model::{AttachmentId, Bandwidth, Lease, Network, PortMapping, Protocol, Record};
 
 /// Attachment `number`: container `c<number>`, 10.1.0.<number>, and port 8000 + number of the DPU.
 pub(super) fn record(number: u8) -> Record {

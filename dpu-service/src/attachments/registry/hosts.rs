@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use offload_proto::{Failure, Reason};
 use vf_alloc::{HostId, PfId};
 
-use crate::model::{HostName, HostRights};
+use model::{HostName, HostRights};
 
 /// The configured hosts with their PFs, rights and numbers of VFs.
 #[derive(Debug, Default)]

@@ -6,10 +6,8 @@ use offload_proto::Failure;
 use vf_alloc::{FunctionId, HostId, VfFacts};
 
 use super::{Registry, ServedHosts};
-use crate::{
-    host::{Inventory, LiveAttachment, VfCondition},
-    model::{AttachmentId, HostName},
-};
+use crate::host::{Inventory, LiveAttachment, VfCondition};
+use model::{AttachmentId, HostName};
 
 /// How many unknown attachments a quarantine's reason names.
 const UNKNOWN_SHOWN: usize = 2;

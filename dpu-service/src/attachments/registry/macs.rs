@@ -4,7 +4,7 @@ use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
 use super::{entries::Entries, networks::PooledNetworks};
-use crate::model::{AttachSpec, HostRights};
+use model::{AttachSpec, HostRights};
 
 /// The requested MAC address, or a free one with the prefix. Never a gateway's: its holder would receive the
 /// gateway's frames.

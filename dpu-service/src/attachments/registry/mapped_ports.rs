@@ -8,13 +8,11 @@ use std::{
 use offload_proto::{Failure, Reason};
 
 use super::{Entries, Entry, Registry};
-use crate::{
-    drivers::FabricDriver,
-    gateway::Redirection,
-    model::{
-        AttachSpec, GatewayMode, HostName, IpFamilies, Network, PortMapping, Protocol, Record,
-        share_an_address,
-    },
+use crate::gateway::Redirection;
+use drivers::settings::FabricDriver;
+use model::{
+    AttachSpec, GatewayMode, HostName, IpFamilies, Network, PortMapping, Protocol, Record,
+    share_an_address,
 };
 
 /// Maximum number of mapped ports of all attachments.

@@ -51,14 +51,14 @@ pub(crate) use stage::VfReturn;
 
 use super::settings::{Configuration, Settings};
 use crate::{
-    config::check_bridge,
     host::HostTime,
-    model::{
-        AttachmentId, AttachmentState, AttachmentView, HostName, Layer2Domains, Phase, Record,
-    },
     records::{Cooling, Loaded, OpenError},
 };
 use detaches::Detaches;
+use model::{
+    AttachmentId, AttachmentState, AttachmentView, HostName, Layer2Domains, Phase, Record,
+    check::check_bridge,
+};
 
 #[derive(Debug)]
 pub(crate) struct Registry {

@@ -19,13 +19,12 @@ use shape::{Shape, in_the_way, pair};
 use super::{Entries, Entry};
 use crate::{
     attachments::views::{NetworkView, Origin, SubnetUsage},
-    config::prefixes_of,
-    fabric::mac_of,
-    model::{
-        AttachmentId, CooledAddress, DomainAddress, Layer2Domain, Layer2Domains, Network, Prefixes,
-        Record, allow::named_networks,
-    },
     records::Cooling,
+};
+use drivers::fabric::mac_of;
+use model::{
+    AttachmentId, CooledAddress, DomainAddress, Layer2Domain, Layer2Domains, Network, Prefixes,
+    Record, allow::named_networks, check::prefixes_of,
 };
 
 /// Addresses that attachments hold, by layer-2 domain.

@@ -10,7 +10,8 @@ use std::{
 };
 
 use super::Registry;
-use crate::{gateway::PodAddress, model::Record};
+use crate::gateway::PodAddress;
+use model::Record;
 
 /// The addresses of all held attachments.
 pub(crate) fn pod_addresses(registry: &Registry) -> Vec<PodAddress> {

@@ -13,10 +13,8 @@ use super::{
     mapped_ports::check_mapped_ports,
     networks::{check_families, distinct_addresses},
 };
-use crate::{
-    host::Asked,
-    model::{AttachSpec, AttachmentId, Bandwidth, FurtherLease, LeaseSpec, Network, Phase, Record},
-};
+use crate::host::Asked;
+use model::{AttachSpec, AttachmentId, Bandwidth, FurtherLease, LeaseSpec, Network, Phase, Record};
 
 impl Registry {
     /// Reserves what `spec` needs, in memory only. The caller records and programs it.

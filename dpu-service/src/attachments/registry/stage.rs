@@ -6,10 +6,8 @@
 
 use tokio::time::Instant;
 
-use crate::{
-    host::SessionId,
-    model::{AttachmentState, Phase},
-};
+use crate::host::SessionId;
+use model::{AttachmentState, Phase};
 
 /// Stage of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

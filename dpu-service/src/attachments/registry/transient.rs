@@ -9,7 +9,7 @@ use offload_proto::{Failure, Reason};
 use vf_alloc::FunctionId;
 
 use super::{Entry, Registry};
-use crate::model::{AttachSpec, FormerOwner, Record};
+use model::{AttachSpec, FormerOwner, Record};
 
 /// A release usually takes less than a second. A longer one waits for its host, with no known end.
 const SOON: Duration = Duration::from_secs(10);

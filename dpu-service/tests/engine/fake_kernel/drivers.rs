@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dpu_service::{
+use drivers::{
     counters::{Drops, Offloaded},
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::{Carried, Eswitch, Representor},
     fabric::{EgressLimit, Fabric, Membership},
-    model::{Bandwidth, Label, PortSettings},
 };
+use model::{Bandwidth, Label, PortSettings};
 use netlink::MacAddress;
 use vf_alloc::FunctionId;
 

@@ -12,13 +12,13 @@ use std::{
     time::Duration,
 };
 
-use dpu_service::{
+use drivers::{
     driver::{Fault, Refused},
     eswitch::Representor,
     fabric::{EgressLimit, Membership},
-    model::{AntiSpoofing, Bandwidth, Label, PortSettings, Source},
     programmer::Programmer,
 };
+use model::{AntiSpoofing, Bandwidth, Label, PortSettings, Source};
 use netlink::MacAddress;
 use test_clock::sleep_until_moment;
 use vf_alloc::{FunctionId, PfId};

@@ -10,12 +10,10 @@ use super::{
     attachment_id, device, examination::clean, invalid, keys, label, no_such, optional_session,
     shortened,
 };
-use crate::{
-    host::{
-        Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
-    },
-    model::HostName,
+use crate::host::{
+    Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
 };
+use model::HostName;
 
 /// Maximum number of VFs of a PF; [`MOST_PFS`] limits PFs of a host.
 const MOST_VFS: usize = 4096;

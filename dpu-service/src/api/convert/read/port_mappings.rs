@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use offload_proto::{Failure, v1};
 
 use super::{IP_ADDRESS, invalid, optional, parse};
-use crate::model::{PortMapping, Protocol};
+use model::{PortMapping, Protocol};
 
 /// Maximum number of ports that one pod can request.
 const MOST: usize = 256;

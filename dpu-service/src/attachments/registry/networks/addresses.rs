@@ -7,12 +7,10 @@ use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
 use super::PooledNetworks;
-use crate::{
-    model::{
-        AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, IpFamilies, Lease,
-        Network, Record, WantedAddress,
-    },
-    records::Cooling,
+use crate::records::Cooling;
+use model::{
+    AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, IpFamilies, Lease,
+    Network, Record, WantedAddress,
 };
 
 impl PooledNetworks {
@@ -366,7 +364,7 @@ fn gone(network: &Network) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Layer2Domains;
+    use model::Layer2Domains;
 
     fn in_vlan(address: &str, vlan: u16) -> DomainAddress {
         let network: Network = toml::from_str(&format!("name = 'red'\nvlan = {vlan}")).unwrap();

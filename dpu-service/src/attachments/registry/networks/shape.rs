@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
 use super::super::Entries;
-use crate::model::{AttachmentId, DomainAddress, Layer2Domain, Layer2Domains, Network, Subnet};
+use model::{AttachmentId, DomainAddress, Layer2Domain, Layer2Domains, Network, Subnet};
 
 /// Pairs each subnet of `network` with the pool that it takes over: one that contains it or is contained in it. Also
 /// returns the pools that no subnet takes over.
