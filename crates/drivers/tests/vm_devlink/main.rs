@@ -1,12 +1,12 @@
 //! The devlink eswitch and the programmer on a netdevsim card, checked with `devlink`, `bridge`, `ip` and `tc`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../../crates/netlink/tests/support/netdevsim.rs"]
+#[path = "../../../netlink/tests/support/netdevsim.rs"]
 mod netdevsim;
-#[path = "../../../crates/ovsdb/tests/support/open_vswitch.rs"]
+#[path = "../../../ovsdb/tests/support/open_vswitch.rs"]
 #[allow(dead_code, unreachable_pub, reason = "others use the rest")]
 mod open_vswitch;
-#[path = "../../../crates/netlink/tests/support/mod.rs"]
+#[path = "../../../netlink/tests/support/mod.rs"]
 mod support;
 
 mod cards;

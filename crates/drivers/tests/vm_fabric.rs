@@ -1,7 +1,7 @@
 //! Fabrics on a kernel with VLAN filtering and bonds, checked with `bridge`, `ip` and `ping`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../crates/netlink/tests/support/mod.rs"]
+#[path = "../../netlink/tests/support/mod.rs"]
 mod support;
 mod veth_dpu;
 

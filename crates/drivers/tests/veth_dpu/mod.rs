@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 #[allow(unreachable_pub, reason = "other crates show it")]
-#[path = "../../../crates/ovsdb/tests/support/open_vswitch.rs"]
+#[path = "../../../ovsdb/tests/support/open_vswitch.rs"]
 mod open_vswitch;
 
 use std::{

@@ -10,7 +10,7 @@
 )]
 #![allow(dead_code, unreachable_pub, reason = "modules of the tests, of which it uses its part")]
 
-#[path = "../../crates/netlink/tests/support/mod.rs"]
+#[path = "../../netlink/tests/support/mod.rs"]
 mod support;
 #[path = "../tests/veth_dpu/mod.rs"]
 mod veth_dpu;

@@ -2,7 +2,7 @@
 //! `ping`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../../crates/netlink/tests/support/mod.rs"]
+#[path = "../../../netlink/tests/support/mod.rs"]
 mod support;
 #[path = "../veth_dpu/mod.rs"]
 mod veth_dpu;
