@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn drivers_page_names_every_method_and_driver() {
-        let page = include_str!("../../docs/DRIVERS.md");
+        let page = include_str!("../../../docs/DRIVERS.md");
         let contracts = [include_str!("eswitch/mod.rs"), include_str!("fabric/mod.rs")];
         let methods: Vec<_> = contracts.into_iter().flat_map(methods).collect();
         assert!(methods.len() > 20, "{methods:?}");
