@@ -127,8 +127,8 @@ fn answer_prepared(
 }
 
 /// Whether the agent stopped less than `agent_return` ago in good order, so that ADDs wait for the next one. STATUS
-/// cannot wait that long, and a failure would make the node NotReady. A stopping agent removes its socket last, which changes
-/// the folder's modification time.
+/// cannot wait that long, and a failure would make the node NotReady. A stopping agent removes its socket last,
+/// which changes the folder's modification time.
 fn is_restarting(socket: &Path, error: &io::Error, agent_return: Option<Duration>) -> bool {
     let (Some(agent_return), Some(folder)) = (agent_return, socket.parent()) else { return false };
     let changed = || fs::metadata(folder).ok()?.modified().ok()?.elapsed().ok();

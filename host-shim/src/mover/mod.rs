@@ -5,8 +5,8 @@
 //! speculatively, before the DPU has answered.
 //!
 //! The module owns no state. Its caller holds the attachment's lock; see `agent/vfs/mod.rs`. An open socket or
-//! descriptor keeps a namespace alive, and with it the VF away from the host. Nothing of a pod's namespace stays open after the
-//! carrier, the port and the announcement.
+//! descriptor keeps a namespace alive, and with it the VF away from the host. Nothing of a pod's namespace stays open
+//! after the carrier, the port and the announcement.
 
 mod announcer;
 mod arrival;

@@ -290,7 +290,7 @@ pub fn use_by_host(link: &Link, links: &[Link], addresses: &[(u32, IpNetwork)]) 
         return Some(format!("it is a port of link {master}"));
     }
     if let Some(other) = stacked_by_host(link, links) {
-        return Some(format!("link {other} is stacked on it"));
+        return Some(format!("link {other} is an upper device of it"));
     }
     let mut own = addresses.iter().filter(|(index, _)| *index == link.index);
     // The kernel assigns link-local addresses by itself; they are no sign of use.
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(use_by_host(&link, std::slice::from_ref(&other), &[]), None, "its other end");
         other.kind = Some("vlan".into());
         let used = use_by_host(&link, &[other], &[]).unwrap();
-        assert!(used.starts_with("link v7 is stacked"), "{used}");
+        assert!(used.starts_with("link v7 is an upper device"), "{used}");
         link.master = Some(3);
         assert!(use_by_host(&link, &[], &[]).unwrap().ends_with("port of link 3"));
     }

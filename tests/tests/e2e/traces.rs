@@ -246,7 +246,15 @@ fn attachment_is_one_trace() {
         let collector = Collector::listen(&lab);
         drop(call(&lab, "ADD", &pod, &traceparent("01")).result());
         let (entry, of_service) = assert_one_trace(&collector, "ADD", "Attach", 1);
-        let of_agents = ["ahead", "guess", "record", "configure", "carrier", "confirm", "netlink"];
+        let of_agents = [
+            "speculative_move",
+            "speculative_record",
+            "record",
+            "configure",
+            "carrier",
+            "confirm",
+            "netlink",
+        ];
         assert_names(&collector.names_below(&entry), &of_agents);
         let of_services = ["locks", "reserve", "journal", "program", "representor-up", "netlink"];
         assert_names(&of_service, &of_services);
@@ -257,10 +265,10 @@ fn attachment_is_one_trace() {
     call(&lab, "DEL", &pod, &traceparent("01")).nothing();
     let behind = collector.expect("host-shim", "afterwards");
     let (entry, of_service) = assert_one_trace(&collector, "DEL", "Detach", 2);
-    assert_names(&collector.names_below(&entry), &["home", "rpc", "Detach", "netlink"]);
+    assert_names(&collector.names_below(&entry), &["move_back", "rpc", "Detach", "netlink"]);
     assert_eq!(behind.parent(), entry.id());
     assert!(entry.span.end_time_unix_nano < behind.span.end_time_unix_nano, "who asks waits");
-    assert_names(&collector.names_below(&behind), &["settle", "Detach"]);
+    assert_names(&collector.names_below(&behind), &["verify", "Detach"]);
     assert_names(&of_service, &["locks", "journal", "unprogram", "representor-up", "netlink"]);
     lab.assert_clean_slate();
 }

@@ -254,7 +254,7 @@ fn plugins(
     }
     if plugins.iter().flat_map(Map::keys).any(|key| is_addition(key)) {
         let why =
-            format!("`{}` of {network} belongs beside `plugins`, not into one", additions::KEY);
+            format!("`{}` of {network} belongs next to `plugins`, not into one", additions::KEY);
         return Err(invalid(file, &why));
     }
     let is_named = |plugin: &Map<String, Value>| {
@@ -599,7 +599,7 @@ mod tests {
             ("path", "path.conf", "\"../evil\""),
             ("none", "none.conflist", "is empty"),
             ("chain", "chain.conflist", "in a chain"),
-            ("within", "within.conflist", "belongs beside `plugins`"),
+            ("within", "within.conflist", "belongs next to `plugins`"),
             ("own", "own.conf", "`vlan`"),
             ("thin", "thin.yaml", "no `spec.config`"),
             ("nad", "nad.yaml", "is no JSON"),

@@ -130,7 +130,7 @@ fn delete_link_in(
 
 fn routing(delegated: &Delegated, added: &v1::Attachment) -> Result<Routing, Failure> {
     let unread = |error: crate::mover::PlanError| {
-        failed(&delegated.chain, &format!("routes can't be set beside it: it has {}", error.held()))
+        failed(&delegated.chain, &format!("cannot add routes to it: it has {}", error.held()))
     };
     Routing::new(added).map_err(unread)
 }

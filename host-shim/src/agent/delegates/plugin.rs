@@ -141,7 +141,7 @@ async fn hear(
         Err(_) => Trouble::Late,
     };
     if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
-        // It may have ended since.
+        // The group may have ended since.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
     child.wait().await?;

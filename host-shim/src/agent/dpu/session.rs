@@ -82,7 +82,8 @@ pub(in crate::agent) struct Session {
 impl Session {
     /// Starts without a session. `was_up`: an earlier agent had one since the host's boot.
     pub(in crate::agent) fn new(was_up: bool) -> Self {
-        let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
+        let failure =
+            Failure::new(Reason::DpuUnreachable, "the agent has not tried to connect yet");
         let since = Instant::now();
         let first_attempt = FirstAttempt::NotBegun;
         let state = SessionState::Down { since, was_up, first_attempt, failure };

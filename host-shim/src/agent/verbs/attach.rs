@@ -179,7 +179,7 @@ async fn ask_ahead(
         netns.clone(),
         is_awaited,
     );
-    let moved = moved.instrument(traces::step("ahead"));
+    let moved = moved.instrument(traces::step("speculative_move"));
     let began = Instant::now();
     let asked = async {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;

@@ -22,8 +22,8 @@ impl Default for VerbPhases {
     }
 }
 
-/// Until the VF was home, and that recorded.
-pub(super) const HOME: &str = "home";
+/// Until the VF was back in the host's namespace, and recorded as such.
+pub(super) const HOME: &str = "move_back";
 
 /// Until the DPU had answered.
 pub(super) const RPC: &str = "rpc";
@@ -31,8 +31,8 @@ pub(super) const RPC: &str = "rpc";
 /// From the attachment's turn until the caller could be answered.
 pub(super) const TOTAL: &str = "total";
 
-/// After that: the VF was looked at, and the DPU told that it is back.
-pub(super) const SETTLE: &str = "settle";
+/// After that, until the VF was verified and the DPU had the report of its return.
+pub(super) const SETTLE: &str = "verify";
 
 /// How long an attachment took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +50,7 @@ impl AttachTimes {
         [
             (RPC, self.call),
             ("before_ahead", self.ahead.before),
-            ("ahead", self.ahead.moving),
+            ("speculative_move", self.ahead.moving),
             ("record", self.recording),
             ("move", self.durations.relocate),
             ("configure", self.durations.configure),

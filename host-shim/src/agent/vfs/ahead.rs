@@ -115,7 +115,8 @@ impl Ahead {
         let this = Arc::clone(self);
         let work = move || {
             let record = || this.record(&guesses, &names, &netns);
-            let recorded = is_awaited().and_then(|()| traces::step("guess").in_scope(record));
+            let recorded =
+                is_awaited().and_then(|()| traces::step("speculative_record").in_scope(record));
             match recorded {
                 Ok((records, moves)) => move_now(&records, moves, &names, began),
                 Err(failure) => {

@@ -227,7 +227,7 @@ fn with_lower(link: Link) -> Option<(u32, Link)> {
 
 fn stacked(link: &Link, path: &Path) -> String {
     let kind = link.kind.as_deref().unwrap_or("link");
-    format!("the {kind} {} is stacked on it in {}", link.name, name_of(path))
+    format!("the {kind} {} is an upper device of it in {}", link.name, name_of(path))
 }
 
 fn not_looked_into(path: &Path, why: &str) -> String {
