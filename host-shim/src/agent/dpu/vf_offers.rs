@@ -11,14 +11,14 @@ use vf_alloc::{Device, VfPromise};
 /// The offers that no ADD has taken, in the order of the DPU's messages.
 #[derive(Debug, Default)]
 pub(super) struct VfOffers {
-    vfs: Vec<OfferedVf>,
+    vfs: Vec<OpenOffer>,
     /// The session is about to end, so that its offers are void.
     is_closed: bool,
 }
 
 /// An offered VF.
 #[derive(Debug)]
-struct OfferedVf {
+struct OpenOffer {
     offer: VfPromise,
     /// The VF's controller and PF.
     pf: (u32, u32),
@@ -26,7 +26,7 @@ struct OfferedVf {
     pools: Vec<OpenPool>,
 }
 
-impl From<v1::PromisedVf> for OfferedVf {
+impl From<v1::PromisedVf> for OpenOffer {
     fn from(offered: v1::PromisedVf) -> Self {
         let v1::PromisedVf { promise, pools, controller, pf } = offered;
         let v1::VfPromise { device, number } = promise.unwrap_or_default();
@@ -40,7 +40,7 @@ impl VfOffers {
         if self.is_closed {
             return;
         }
-        let offers: Vec<_> = offers.vfs.into_iter().map(OfferedVf::from).collect();
+        let offers: Vec<_> = offers.vfs.into_iter().map(OpenOffer::from).collect();
         // A new offer of a VF voids an earlier one.
         let devices: HashSet<_> = offers.iter().map(|vf| &vf.offer.device).collect();
         self.vfs.retain(|vf| !devices.contains(&vf.offer.device));
@@ -74,7 +74,7 @@ impl VfOffers {
 
     fn places_in_order(&self, pool: &str) -> Vec<usize> {
         let packs =
-            |vf: &OfferedVf| vf.pools.iter().find(|open| open.name == pool).map(|open| open.packs);
+            |vf: &OpenOffer| vf.pools.iter().find(|open| open.name == pool).map(|open| open.packs);
         let vfs = self.vfs.iter().enumerate();
         let in_pool = vfs.filter_map(|(place, vf)| Some((place, vf.pf, packs(vf)?)));
         let mut in_pool: Vec<_> = in_pool.collect();
