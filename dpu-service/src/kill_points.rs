@@ -6,7 +6,7 @@ use drivers::programmer::STEPS;
 
 saga::milestones! {
     /// A kill point between the steps of the service's flows.
-    pub enum Milestone {
+    pub enum KillPoint {
         /// The record of a new attachment is in the journal; its representor may be half programmed.
         AttachRecorded = "attach-recorded",
         /// Record and programming are in place; the host has no answer yet.
@@ -42,7 +42,7 @@ saga::milestones! {
     }
 }
 
-impl Milestone {
+impl KillPoint {
     /// Names of all points at which the service can be killed.
     #[must_use]
     pub fn kill_points() -> Vec<String> {

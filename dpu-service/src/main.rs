@@ -4,12 +4,12 @@
 use std::{fmt::Display, path::Path, process::ExitCode};
 
 use anyhow::Context;
-use bootstrap::{Chain, complain, good_configuration, init_logs, misconfigured, print};
+use bootstrap::{Chain, complain, valid_configuration, init_logs, misconfigured, print};
 use clap::Parser;
 use dpu_service::{
     arguments::Arguments,
     config::Config,
-    kill_points::Milestone,
+    kill_points::KillPoint,
     service::{self, StartFile},
 };
 use drivers::programmer::STEPS;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         return answer(&lines(STEPS.iter().map(|step| step.name())));
     }
     if arguments.list_kill_points {
-        return answer(&lines(Milestone::kill_points()));
+        return answer(&lines(KillPoint::kill_points()));
     }
     let file = match StartFile::read(&arguments.config) {
         Ok(file) => file,
@@ -54,7 +54,7 @@ fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     match service::credentials(config) {
         Ok(credentials) => {
             let unseen = "Its card, fabric, journal and addresses to listen on";
-            let good = good_configuration(path, unseen, &credentials.ends());
+            let good = valid_configuration(path, unseen, &credentials.ends());
             let good = good + &metrics::address_line(config.metrics.listen);
             answer(&(good + if config.networks.is_empty() { NO_NETWORKS } else { "" }))
         }

@@ -149,7 +149,7 @@ fn keep_programmed(engine: &Arc<Engine>, programmer: &Programmer, stop: &Cancell
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone()));
     tokio::spawn(rules::follow(engine.clone()));
-    tokio::spawn(gateway::watch_for_others(engine.gateways().clone()));
+    tokio::spawn(gateway::watch_for_conflicts(engine.gateways().clone()));
     tokio::spawn(keep_pods_known(Arc::clone(engine)));
     tokio::spawn(watch_for_conflicts(Arc::clone(engine)));
     if programmer.has_devlink_cards() {

@@ -213,7 +213,7 @@ fn table() -> Vec<Row> {
         ("offload.v1.Operator/Examine", |_| encoded(&v1::ExamineRequest { wait_ms: 1 }), LOOK),
         (
             "offload.v1.Operator/Mend",
-            |_| encoded(&v1::MendRequest { wait_ms: 1, ..Default::default() }),
+            |_| encoded(&v1::RepairRequest { wait_ms: 1, ..Default::default() }),
             of_operators(Answer),
         ),
         ("grpc.health.v1.Health/Check", |_| Vec::new(), ALL),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use offload_proto::v1::{
     DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, Dpu, ExamineRequest,
-    MendRequest, Repair, VfPlace,
+    RepairRequest, Repair, VfPlace,
 };
 
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) async fn doctor(
 }
 
 fn count_left(diagnosis: &Diagnosis) -> u64 {
-    let is_left = |found: &&Difference| found.state() != DifferenceState::Mended;
+    let is_left = |found: &&Difference| found.state() != DifferenceState::Repaired;
     let shown = diagnosis.differences.iter().filter(is_left).count();
     u64::try_from(shown).unwrap_or(u64::MAX).saturating_add(diagnosis.differences_left_out)
 }
@@ -61,7 +61,7 @@ pub(crate) async fn diagnosis(
     const LONGEST_MS: u32 = 60_000;
     let wait_ms = u32::try_from(host_timeout.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
     if let Some(reason) = repair {
-        let question = MendRequest { wait_ms, reason };
+        let question = RepairRequest { wait_ms, reason };
         return client.call(async |operator, it| operator.mend(it).await, question).await;
     }
     let question = ExamineRequest { wait_ms };
@@ -173,8 +173,8 @@ fn difference_lines(diagnosis: &Diagnosis, is_good: bool) -> String {
 
 fn difference(found: &Difference) -> String {
     let outcome = match found.state() {
-        DifferenceState::Mended => "repaired: ",
-        DifferenceState::Unmended => "not repaired: ",
+        DifferenceState::Repaired => "repaired: ",
+        DifferenceState::NotRepaired => "not repaired: ",
         _ => "",
     };
     let Difference { code, subject, message, host, .. } = found;
@@ -184,7 +184,7 @@ fn difference(found: &Difference) -> String {
     if !found.why.is_empty() {
         text += &format!("    why: {}\n", found.why);
     }
-    if found.state() != DifferenceState::Mended && !found.advice.is_empty() {
+    if found.state() != DifferenceState::Repaired && !found.advice.is_empty() {
         text += &format!("    do: {}\n", found.advice);
     }
     printable(&text)
@@ -205,7 +205,7 @@ mod tests {
             code: "VF_ELSEWHERE".into(),
             subject: "pf0vf1".into(),
             message: "it is away".into(),
-            state: DifferenceState::Unmended.into(),
+            state: DifferenceState::NotRepaired.into(),
             why: "in use".into(),
             advice: "stop it".into(),
             host: "node-1".into(),
@@ -214,7 +214,7 @@ mod tests {
         let expected = format!("{shown}\n    why: in use\n    do: stop it\n");
         assert_eq!(difference(&found), expected);
         let mended =
-            Difference { state: DifferenceState::Mended.into(), why: String::new(), ..found };
+            Difference { state: DifferenceState::Repaired.into(), why: String::new(), ..found };
         assert_eq!(difference(&mended), "VF_ELSEWHERE  repaired: node-1: pf0vf1: it is away\n");
     }
 

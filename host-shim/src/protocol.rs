@@ -18,7 +18,7 @@ use serde::{
 };
 use serde_json::{Map, Value};
 use traces::TraceParent;
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::{Device, VfOffer};
 
 pub use calling::{AGENT_RETURN_TIMEOUT, Silent, ask_report, call};
 pub use report::{
@@ -187,7 +187,7 @@ pub struct AddRequest {
     pub device: Option<Device>,
     /// The VF offer that the agent uses for this ADD.
     #[serde(skip)]
-    pub promised: Option<VfPromise>,
+    pub promised: Option<VfOffer>,
     /// A MAC address that the pod asks for.
     #[serde(default)]
     pub mac: Option<MacAddress>,

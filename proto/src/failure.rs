@@ -70,7 +70,7 @@ reasons! {
     /// The pool has no free VF.
     VfsExhausted = "VFS_EXHAUSTED", ResourceExhausted, 102, "stop pods that use the pool, give it more VFs, or free quarantined ones with `dpuctl clear-quarantine`; see `dpuctl get vfs`";
     /// All free VFs of the pool are offered to the host and taken by other attaches.
-    VfsPromised = "VFS_PROMISED", ResourceExhausted, CNI_TRY_AGAIN, "try again: other attaches of the host use these VFs, and free them if they fail";
+    VfsOffered = "VFS_OFFERED", ResourceExhausted, CNI_TRY_AGAIN, "try again: other attaches of the host use these VFs, and free them if they fail";
     /// No free address in the subnet.
     AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses in cool-down; see `dpuctl get networks`";
     /// Another attachment holds the requested address, or it is in cool-down.

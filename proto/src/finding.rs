@@ -91,7 +91,7 @@ findings! {
     RepresentorDiffers = "REPRESENTOR_DIFFERS", "wait: the service programs it again within a minute",
         after_fix: "repair what the message or the service's log names: the service tries again each minute";
     /// A representor forwards although its VF has no attachment.
-    RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service removes it from the fabric within a minute",
+    RepresentorUnattached = "REPRESENTOR_UNATTACHED", "wait: the service removes it from the fabric within a minute",
         after_fix: "see the service's log for the step that failed";
     /// The representor of a free VF is a port of another bridge.
     RepresentorTaken = "REPRESENTOR_TAKEN",
@@ -160,8 +160,8 @@ impl Finding {
 impl Difference {
     /// Marks it as not repaired, with the reason if known. Replaces the advice, which must not suggest the failed
     /// repair again. A finding of a later version keeps its advice.
-    pub fn set_unmended(&mut self, why: impl Into<String>) {
-        self.set_state(DifferenceState::Unmended);
+    pub fn set_not_repaired(&mut self, why: impl Into<String>) {
+        self.set_state(DifferenceState::NotRepaired);
         self.explain(why);
     }
 
@@ -195,9 +195,9 @@ mod tests {
     fn advice_after_failed_repair_is_not_fix() {
         for finding in Finding::ALL {
             let mut found = finding.of("pf0vf3", "it differs");
-            found.set_unmended("busy");
+            found.set_not_repaired("busy");
             assert!(!found.advice.is_empty() && !found.advice.contains("--fix"), "{found:?}");
-            assert_eq!((found.state(), found.why.as_str()), (DifferenceState::Unmended, "busy"));
+            assert_eq!((found.state(), found.why.as_str()), (DifferenceState::NotRepaired, "busy"));
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
             advice: "wait".into(),
             ..Finding::VfDiffers.of("pf0vf3", "it differs")
         };
-        found.set_unmended("");
+        found.set_not_repaired("");
         assert_eq!(found.advice, "wait");
     }
 }

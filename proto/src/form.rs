@@ -41,7 +41,7 @@ pub fn is_interface_name(text: &str) -> bool {
 
 /// Whether `prefix` with a number of two digits is an interface name.
 #[must_use]
-pub fn can_begin_a_name(prefix: &str) -> bool {
+pub fn is_interface_name_prefix(prefix: &str) -> bool {
     !prefix.is_empty() && is_interface_name(&format!("{prefix}99"))
 }
 

@@ -37,7 +37,7 @@ pub fn misconfigured(program: &str, why: &dyn Display) -> ExitCode {
 /// The answer to `--check-config` for a valid configuration, with the certificates' expiry. `unseen` are the things
 /// that only a start checks.
 #[must_use]
-pub fn good_configuration(path: &Path, unseen: &str, ends: &str) -> String {
+pub fn valid_configuration(path: &Path, unseen: &str, ends: &str) -> String {
     let path = path.display();
     format!(
         "{path} is valid, and so are its certificates. {unseen} are only checked at a start\n{ends}\n"

@@ -167,7 +167,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
     }
 
     /// Ends the cool-down of `address`, for its former owner. Does nothing if it is not in cool-down.
-    pub fn end_rest(&mut self, address: IpAddr) {
+    pub fn end_cool_down(&mut self, address: IpAddr) {
         let Some(number) = self.subnet().number(address) else { return };
         if self.cool_down_of(number).is_some() {
             self.cooling.remove(number);

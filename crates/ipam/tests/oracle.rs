@@ -177,7 +177,7 @@ impl Both {
             }
             Operation::Restore(key, number) => self.restore(key, self.address(number)),
             Operation::Rest(number, wait) => self.rest(self.address(number), self.now + wait),
-            Operation::EndRest(number) => self.end_rest(self.address(number)),
+            Operation::EndRest(number) => self.end_cool_down(self.address(number)),
             Operation::Resize(number) => self.resize(specs().swap_remove(number)),
             Operation::Wait(seconds) => self.now += seconds,
         }
@@ -268,8 +268,8 @@ impl Both {
         }
     }
 
-    fn end_rest(&mut self, address: IpAddr) {
-        self.pool.end_rest(address);
+    fn end_cool_down(&mut self, address: IpAddr) {
+        self.pool.end_cool_down(address);
         self.oracle.cooling.remove(&address);
     }
 

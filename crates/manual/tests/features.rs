@@ -73,7 +73,7 @@ fn every_row_names_tests_or_a_reason() {
 fn row_without_existing_test_is_found() {
     let page = "| | feature | tests |\n\
                 | --- | --- | --- |\n\
-                | A1 | a | `e2e::pods::two_interfaces_of_one_network_are_in_one_pod` |\n\
+                | A1 | a | `e2e::pods::pod_has_two_interfaces_in_one_network` |\n\
                 | A2 | a | `e2e::pods::no_such`, `host-shim::pods::no_such`; planned: c |\n\
                 | A3 | a | |\n\
                 | A3 | a | planned: b |\n\

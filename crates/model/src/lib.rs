@@ -648,7 +648,7 @@ impl Record {
 
     /// The key of its group. `None`: the attachment is no group member.
     #[must_use]
-    pub fn lead_key(&self) -> Option<AttachmentKey> {
+    pub fn group_key(&self) -> Option<AttachmentKey> {
         let lead = self.lead.as_ref()?;
         Some(AttachmentKey { interface_name: Arc::clone(lead), ..self.key.clone() })
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr, sync::Arc};
 use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use offload_proto::v1::Pod;
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::{Device, VfOffer};
 
 use super::{AttachmentKey, Bandwidth, IpFamilies, PortMapping, Source};
 
@@ -21,7 +21,7 @@ pub struct AttachSpec {
     /// The device of a VF that another program chose.
     pub device: Option<Device>,
     /// The offered VF that the host has taken for this attach.
-    pub promised: Option<VfPromise>,
+    pub promised: Option<VfOffer>,
     /// The requested MAC address.
     pub mac: Option<MacAddress>,
     /// The requested addresses.

@@ -66,7 +66,7 @@ pub use fdb::FdbEntry;
 pub use ipnetwork::IpNetwork;
 pub use link::Link;
 pub use link_change::LinkChange;
-pub use link_state::{NetSysfs, Painter, Portrait};
+pub use link_state::{NetSysfs, LinkStateReader, LinkState};
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
 pub use neighbour::{Neighbour, NeighbourEntry};
@@ -79,7 +79,7 @@ pub use rule::Rule;
 pub use statistics::{LinkStatistics, Traffic};
 pub use sysctl::{Family, raise_neighbour_threshold, set_sysctl, sysctl};
 pub use traffic_control::{
-    CardGuarding, Drops, Guard, Guarded, Guarding, Hook, Limit, LimitInForce, Offload, Police,
+    CardGuardState, Drops, Guard, GuardStates, GuardState, Hook, Limit, LimitInForce, Offload, Police,
     PoliceInForce, Redirect, Senders, TrafficControl,
 };
 pub use veth::VethEnd;

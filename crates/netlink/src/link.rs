@@ -86,7 +86,7 @@ pub struct Link {
     pub group: u32,
     /// Modes in which XDP programs are attached.
     pub xdp: Vec<XdpMode>,
-    /// The remaining attributes, undecoded. [`Portrait`](crate::Portrait) compares them.
+    /// The remaining attributes, undecoded. [`LinkState`](crate::LinkState) compares them.
     pub(crate) undecoded: Undecoded,
 }
 

@@ -1,6 +1,6 @@
 //! The comparable state of a link.
 //!
-//! [`Portrait`] records every setting as text, including those that this crate does not interpret. A pod can change
+//! [`LinkState`] records every setting as text, including those that this crate does not interpret. A pod can change
 //! any of them, and a driver may have settings that no list here names. The host's agent compares the state of a
 //! returned VF with its baseline.
 
@@ -26,7 +26,7 @@ use aspects::{Aspects, differences};
 /// programs. A part that cannot be read is missing and is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Portrait {
+pub struct LinkState {
     parts: BTreeMap<Part, Aspects>,
 }
 
@@ -45,7 +45,7 @@ enum Part {
 
 /// Reads the states of a namespace's links. Its sockets keep the namespace alive.
 #[derive(Debug)]
-pub struct Painter<'a> {
+pub struct LinkStateReader<'a> {
     netns: &'a Netns,
     rtnl: Rtnl,
     /// `None`: the kernel has no ethtool family.
@@ -53,7 +53,7 @@ pub struct Painter<'a> {
     sysfs: Option<&'a NetSysfs>,
 }
 
-impl Portrait {
+impl LinkState {
     /// The state that a link's description alone contains.
     #[must_use]
     pub fn of_link(link: &Link) -> Self {
@@ -79,7 +79,7 @@ impl Portrait {
     }
 }
 
-impl<'a> Painter<'a> {
+impl<'a> LinkStateReader<'a> {
     /// Opens a reader in `netns`. `sysfs` must show the same namespace; without it, files are not compared.
     ///
     /// # Errors
@@ -93,9 +93,9 @@ impl<'a> Painter<'a> {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn portrait(&mut self, index: u32) -> Result<Option<(Link, Portrait)>, Error> {
+    pub fn portrait(&mut self, index: u32) -> Result<Option<(Link, LinkState)>, Error> {
         let Some(link) = self.rtnl.link_by_index(index)? else { return Ok(None) };
-        let mut portrait = Portrait::of_link(&link);
+        let mut portrait = LinkState::of_link(&link);
         let parts = [
             (Part::Ethtool, self.ethtool.as_mut().and_then(|ethtool| ethtool.aspects(index))),
             (Part::Sysfs, self.sysfs.and_then(|sysfs| sysfs.aspects(&link))),
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn missing_parts_are_not_compared() {
         let mut link = Link { mtu: 1500, ..Link::default() };
-        let original = Portrait::of_link(&link);
+        let original = LinkState::of_link(&link);
         link.mtu = 1400;
-        let mut now = Portrait::of_link(&link);
+        let mut now = LinkState::of_link(&link);
         let gone = Aspects::from([("ethtool feature x".to_owned(), ON.to_owned())]);
         now.parts.insert(Part::Ethtool, gone);
         assert_eq!(now.differences_from(&original), ["its MTU is 1400 instead of 1500"]);
@@ -127,8 +127,8 @@ mod tests {
     fn link_state_survives_serialisation() {
         let mut link = Link::default();
         (link.name, link.alias) = ("p0v3".into(), Some("a".into()));
-        let portrait = Portrait::of_link(&link);
+        let portrait = LinkState::of_link(&link);
         let text = serde_json::to_string(&portrait).unwrap();
-        assert_eq!(serde_json::from_str::<Portrait>(&text).unwrap(), portrait);
+        assert_eq!(serde_json::from_str::<LinkState>(&text).unwrap(), portrait);
     }
 }

@@ -26,7 +26,7 @@ use nix::errno::Errno;
 use bpf_filter::Listed;
 pub use drops::Drops;
 use flower::{Flower, Found};
-pub use guard::{CardGuarding, Guard, Guarded, Guarding, Senders};
+pub use guard::{CardGuardState, Guard, GuardStates, GuardState, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
 pub use offload::Offload;
@@ -184,18 +184,18 @@ impl TrafficControl<'_> {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn guarding(&mut self, index: u32, guard: &Guard, by_card: bool) -> Result<Guarded, Error> {
+    pub fn guarding(&mut self, index: u32, guard: &Guard, by_card: bool) -> Result<GuardStates, Error> {
         let Ingress { first, by_card: found, limit } = self.ingress(index)?;
         let program = Listed::Ours(guard.program().bytes());
         let wanted = by_card::wanted(guard, by_card, limit.is_some());
-        Ok(Guarded {
+        Ok(GuardStates {
             by_kernel: match has_ours(&first) {
-                false => Guarding::Missing,
-                true if first.first() == Some(&program) => Guarding::AsWanted,
-                true => Guarding::Otherwise,
+                false => GuardState::Missing,
+                true if first.first() == Some(&program) => GuardState::AsWanted,
+                true => GuardState::Otherwise,
             },
             by_card: match by_card::compare(&found, &wanted) {
-                CardGuarding::AsWanted if by_card && limit.is_some() => CardGuarding::Limited,
+                CardGuardState::AsWanted if by_card && limit.is_some() => CardGuardState::Limited,
                 compared => compared,
             },
         })

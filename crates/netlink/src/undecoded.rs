@@ -1,5 +1,5 @@
 //! Attributes of a link that [`Link`](crate::Link) does not decode, kept for comparison by
-//! [`Portrait`](crate::Portrait).
+//! [`LinkState`](crate::LinkState).
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use patience::Patience;
+use patience::SuspendAwareTimeout;
 
 use crate::{
     Error,
@@ -260,7 +260,7 @@ impl Switch {
             places.insert(number, place);
         }
         self.write(&bytes)?;
-        let mut patience = Patience::new(self.deadline);
+        let mut patience = SuspendAwareTimeout::new(self.deadline);
         while !places.is_empty() {
             let said = self.answer(&mut patience)?;
             let Some(place) = places.get(&said.number) else { continue };
@@ -288,7 +288,7 @@ impl Switch {
     /// Those of any call.
     pub fn watch(&mut self, pause: Duration) -> Result<(), Error> {
         self.guarded(|switch| {
-            let mut patience = Patience::new(pause);
+            let mut patience = SuspendAwareTimeout::new(pause);
             let ended = loop {
                 // No request is open, so messages in this time do not matter.
                 if let Err(error) = switch.next(&mut patience) {
@@ -309,7 +309,7 @@ impl Switch {
         all.extend(message_of(self.version, self.version.barrier_request(), barrier, &[]));
         self.write(&all)?;
         let mut refused = Ok(());
-        let mut patience = Patience::new(self.deadline);
+        let mut patience = SuspendAwareTimeout::new(self.deadline);
         loop {
             let said = self.answer(&mut patience)?;
             match said.kind {
@@ -336,7 +336,7 @@ impl Switch {
     fn greet(&mut self) -> Result<(), Error> {
         let number = self.next_number();
         self.write(&message_of(self.version, HELLO, number, &[]))?;
-        let said = self.next(&mut Patience::new(self.deadline))?;
+        let said = self.next(&mut SuspendAwareTimeout::new(self.deadline))?;
         match (said.kind, said.version) {
             (HELLO, version) if version >= self.version.number() => Ok(()),
             (HELLO | ERROR, _) => Err(Error::Version),
@@ -354,14 +354,14 @@ impl Switch {
     }
 
     /// Receives the next message in the negotiated version.
-    fn answer(&mut self, patience: &mut Patience) -> Result<Said, Error> {
+    fn answer(&mut self, patience: &mut SuspendAwareTimeout) -> Result<Said, Error> {
         let said = self.next(patience)?;
         // The hello shows the highest version of the switch. Only its later messages show the version that it chose.
         if said.version == self.version.number() { Ok(said) } else { Err(Error::Version) }
     }
 
     /// Receives the next message. Echo requests are answered here.
-    fn next(&mut self, patience: &mut Patience) -> Result<Said, Error> {
+    fn next(&mut self, patience: &mut SuspendAwareTimeout) -> Result<Said, Error> {
         loop {
             let said = self.read(patience)?;
             if said.kind != ECHO_REQUEST {
@@ -371,7 +371,7 @@ impl Switch {
         }
     }
 
-    fn read(&mut self, patience: &mut Patience) -> Result<Said, Error> {
+    fn read(&mut self, patience: &mut SuspendAwareTimeout) -> Result<Said, Error> {
         let mut head = [0; HEADER_LEN];
         self.fill(&mut head, patience)?;
         let [version, kind, high, low, a, b, c, d] = head;
@@ -383,7 +383,7 @@ impl Switch {
         Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
     }
 
-    fn fill(&mut self, mut buffer: &mut [u8], patience: &mut Patience) -> Result<(), Error> {
+    fn fill(&mut self, mut buffer: &mut [u8], patience: &mut SuspendAwareTimeout) -> Result<(), Error> {
         while !buffer.is_empty() {
             let read = patience.wait(|most| {
                 self.stream.set_read_timeout(Some(most))?;

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use patience::Patience;
+use patience::SuspendAwareTimeout;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -93,7 +93,7 @@ struct State {
     /// Value of `received` when an answer timed out.
     silent_at: Option<u64>,
     /// Counts answers that timed out.
-    silences: u64,
+    missed_answers: u64,
     /// The reason why the connection is closed.
     ended: Option<String>,
 }
@@ -155,7 +155,7 @@ impl Database {
     /// After [`Error::NotSame`] or [`Error::Refused`] nothing has changed. After [`Error::Closed`] or
     /// [`Error::TimedOut`] the transaction may have been carried out, or still be carried out.
     pub fn transact(&self, operations: &[Operation]) -> Result<Vec<Outcome>, Error> {
-        self.look_for_life()?;
+        self.check_alive()?;
         let name = Value::from(self.name.as_str());
         let operations = operations.iter().map(|operation| operation.0.clone());
         let params = std::iter::once(name).chain(operations).collect();
@@ -172,8 +172,8 @@ impl Database {
 
     /// Number of answers that timed out.
     #[must_use]
-    pub fn silences(&self) -> u64 {
-        self.shared.lock().silences
+    pub fn missed_answers(&self) -> u64 {
+        self.shared.lock().missed_answers
     }
 
     /// Calls [`Self::echo`] with a timeout of 50 ms if the latest answer timed out and the server has sent nothing
@@ -181,7 +181,7 @@ impl Database {
     ///
     /// # Errors
     /// Those of [`Self::echo`].
-    pub fn look_for_life(&self) -> Result<(), Error> {
+    pub fn check_alive(&self) -> Result<(), Error> {
         match self.shared.is_silent() {
             true => self.call_within(SIGN_OF_LIFE, "echo", &json!([])).map(drop),
             false => Ok(()),
@@ -269,7 +269,7 @@ impl Database {
         state.calls.remove(&id);
         if matches!(answered, Err(Error::TimedOut { .. })) {
             state.silent_at = Some(state.received);
-            state.silences += 1;
+            state.missed_answers += 1;
         }
         drop(state);
         answered?.map_err(|error| refusal(&error))
@@ -371,7 +371,7 @@ impl Shared {
         deadline: Duration,
         awaited: &Receiver<T>,
     ) -> Result<T, Error> {
-        let mut patience = Patience::new(deadline);
+        let mut patience = SuspendAwareTimeout::new(deadline);
         let silent = || Error::TimedOut {
             socket: self.socket.clone(),
             what,

@@ -245,12 +245,12 @@ fn suspended_server_does_not_echo() {
     let database = server.open();
     database.echo().unwrap();
     server.signal("STOP");
-    database.look_for_life().expect("it was not silent yet");
+    database.check_alive().expect("it was not silent yet");
     assert!(matches!(database.echo(), Err(Error::TimedOut { .. })));
-    let late = database.look_for_life().unwrap_err();
+    let late = database.check_alive().unwrap_err();
     assert!(matches!(late, Error::TimedOut { milliseconds: ..500, .. }), "{late}");
     server.signal("CONT");
-    wait_until("it says something", || database.look_for_life().is_ok());
+    wait_until("it says something", || database.check_alive().is_ok());
 }
 
 #[test]

@@ -28,11 +28,11 @@ const STRETCH: Duration = Duration::from_millis(100);
 
 /// The remaining waiting time.
 #[derive(Debug)]
-pub struct Patience {
+pub struct SuspendAwareTimeout {
     left: Duration,
 }
 
-impl Patience {
+impl SuspendAwareTimeout {
     /// A timeout of `deadline`.
     #[must_use]
     pub const fn new(deadline: Duration) -> Self {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn timeout_ends_after_its_waiting_time() {
-        let mut patience = Patience::new(Duration::from_millis(150));
+        let mut patience = SuspendAwareTimeout::new(Duration::from_millis(150));
         let (begun, mut longest) = (Instant::now(), Duration::ZERO);
         let mut wait = |most: Duration| {
             longest = longest.max(most);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn suspension_spends_one_stretch() {
-        let mut patience = Patience::new(Duration::from_secs(3));
+        let mut patience = SuspendAwareTimeout::new(Duration::from_secs(3));
         patience.spend(Duration::from_secs(3600));
         assert_eq!(patience.left, Duration::from_millis(2900));
         for _ in 0..29 {

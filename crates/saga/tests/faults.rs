@@ -18,7 +18,7 @@ const SIGKILL: i32 = 9;
 const STEPS: &Steps<(), Infallible> = &[&Printed("a"), &Printed("b")];
 
 saga::milestones! {
-    enum Milestone {
+    enum KillPoint {
         Begun = "begun",
     }
 }
@@ -46,7 +46,7 @@ impl Step<()> for Printed {
 
 /// The program under test: runs the steps, and repairs them after a success.
 fn program() {
-    Milestone::Begun.pass();
+    KillPoint::Begun.pass();
     let result = saga::run(STEPS, &mut ()).and_then(|()| saga::repair(STEPS, |_| true, &mut ()));
     match result {
         Ok(()) => println!("did: all"),
@@ -145,5 +145,5 @@ fn no_faults_without_the_folder() {
 fn kill_points_are_named_by_way_and_step() {
     let points = saga::kill_points(STEPS, &[Way::Run, Way::Repair, Way::Undo]);
     assert_eq!(points, ["a", "b", "repair-a", "repair-b", "undo-a", "undo-b"]);
-    assert_eq!(Milestone::ALL, ["begun"]);
+    assert_eq!(KillPoint::ALL, ["begun"]);
 }

@@ -22,12 +22,12 @@ pub struct Request<'a> {
     pub pinned: Option<&'a Device>,
     /// The VF that was [offered](Allocator::promise) to the host, if the host has taken one. It must equal
     /// `pinned`.
-    pub promised: Option<&'a VfPromise>,
+    pub promised: Option<&'a VfOffer>,
 }
 
 /// The host's reference to an offered VF.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VfPromise {
+pub struct VfOffer {
     /// The VF's device on the host.
     pub device: Device,
     /// The number of the offer.
@@ -66,7 +66,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             vfs: Vfs::new(),
             pools: Pools::new(pools)?,
             promised: BTreeSet::new(),
-            last_number: settings.promised_before,
+            last_number: settings.offered_before,
         })
     }
 
@@ -133,7 +133,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Offers free VFs to `host`, until it has `most` of each pool, and all VFs of pools that another program hands
     /// out. An offered VF goes only to a request that names it as [promised](Request::promised). Offers last until
-    /// [`Self::end_promises`], also while a VF is held. Returns the offers to send: new ones, and earlier ones
+    /// [`Self::end_offers`], also while a VF is held. Returns the offers to send: new ones, and earlier ones
     /// whose VF is available again.
     pub fn promise(&mut self, host: HostId, most: usize) -> Vec<Promised> {
         let is_unsent = |slot: &&SlotNumber| {
@@ -179,21 +179,21 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Records that the host declined the offer of that number. The VF has to be offered again. Ignores other
     /// numbers.
-    pub fn note_untaken(&mut self, vf: FunctionId, number: u64) {
+    pub fn note_declined(&mut self, vf: FunctionId, number: u64) {
         if let Some(slot) = self.vfs.get_mut(vf) {
-            slot.note_untaken(number);
+            slot.note_declined(number);
         }
     }
 
     /// Ends all offers to `host`: its session is over.
-    pub fn end_promises(&mut self, host: HostId) {
+    pub fn end_offers(&mut self, host: HostId) {
         let of_host = |slot: &&SlotNumber| self.vfs.at(**slot).is_of(host);
         let ended: Vec<_> = self.promised.iter().filter(of_host).copied().collect();
         ended.into_iter().for_each(|slot| self.end_offer_at(slot));
     }
 
     /// Ends the offer of `vf`: its host does not have the VF any more.
-    pub fn end_promise(&mut self, vf: FunctionId) {
+    pub fn end_offer(&mut self, vf: FunctionId) {
         if let Some(slot) = self.vfs.get(vf).map(Slot::number) {
             self.end_offer_at(slot);
         }
@@ -202,7 +202,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     fn end_offer_at(&mut self, slot: SlotNumber) {
         self.promised.remove(&slot);
         let slot = self.vfs.at_mut(slot);
-        slot.end_promise();
+        slot.end_offer();
         self.pools.sync(slot);
     }
 
@@ -311,8 +311,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Whether `vf` is offered to its host, held or not.
     #[must_use]
-    pub fn is_promised(&self, vf: FunctionId) -> bool {
-        self.vfs.get(vf).is_some_and(Slot::is_promised)
+    pub fn is_offered(&self, vf: FunctionId) -> bool {
+        self.vfs.get(vf).is_some_and(Slot::is_offered)
     }
 
     /// The host's facts about `vf`. `None`: the host has not reported any.
@@ -399,7 +399,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         &self,
         request: &Request<'_>,
         pool: &Pool,
-        promise: &VfPromise,
+        promise: &VfOffer,
     ) -> Result<SlotNumber, ReserveError> {
         let is_meant = |slot: &Slot<K>| match request.pinned {
             Some(pinned) => *pinned == promise.device,
@@ -427,7 +427,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
         match slot.state() {
             _ if is_eligible(slot) => Ok(slot.number()),
-            VfState::Free => Err(ReserveError::NotPromised { device: device(), vf }),
+            VfState::Free => Err(ReserveError::NotOffered { device: device(), vf }),
             state => Err(ReserveError::PinnedNotFree { device: device(), vf, state }),
         }
     }

@@ -47,7 +47,7 @@ pub enum ReserveError {
     },
     /// The requested VF is free, but its offer and the request do not match.
     #[error("VF {vf} at PCI address {device} is free, but its offer and the request do not match")]
-    NotPromised {
+    NotOffered {
         /// The requested device.
         device: Device,
         /// The VF there.

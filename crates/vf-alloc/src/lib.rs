@@ -21,7 +21,7 @@ mod spec;
 mod state;
 mod vfs;
 
-pub use allocator::{Allocator, Promised, Request, VfPromise};
+pub use allocator::{Allocator, Promised, Request, VfOffer};
 pub use device::Device;
 pub use error::{ClearError, ReserveError, RestoreError};
 pub use id::{FunctionId, NumberError, ParseIdError, PfId};

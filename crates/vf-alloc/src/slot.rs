@@ -89,7 +89,7 @@ impl<K> Slot<K> {
         self.is_requestable() && self.promise.is_some_and(|promise| promise.number == Some(number))
     }
 
-    pub(crate) const fn is_promised(&self) -> bool {
+    pub(crate) const fn is_offered(&self) -> bool {
         self.promise.is_some()
     }
 
@@ -176,13 +176,13 @@ impl<K> Slot<K> {
     }
 
     /// Its host declined the offer of that number.
-    pub(crate) fn note_untaken(&mut self, number: u64) {
+    pub(crate) fn note_declined(&mut self, number: u64) {
         if self.promise.is_some_and(|promise| promise.number == Some(number)) {
             self.reset_offer();
         }
     }
 
-    pub(crate) const fn end_promise(&mut self) {
+    pub(crate) const fn end_offer(&mut self) {
         self.promise = None;
     }
 

@@ -57,7 +57,7 @@ pub struct Settings {
     /// The number of consecutive failed attaches that quarantines a VF. 0: never.
     pub quarantine_after: u32,
     /// The numbers of offers are higher than this, so that offers of an earlier allocator are invalid.
-    pub promised_before: u64,
+    pub offered_before: u64,
 }
 
 /// Errors in the pools of a configuration.

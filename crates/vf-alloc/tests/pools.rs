@@ -4,7 +4,7 @@
 use vf_alloc::{
     Allocator, ClearError, Device, FunctionId, HostId, ParseSelectorError, PfId, Policy, PoolSpec,
     Promised, Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError,
-    Usage, VfFacts, VfPromise, VfState, parse_selectors,
+    Usage, VfFacts, VfOffer, VfState, parse_selectors,
 };
 
 const HOST: HostId = HostId(1);
@@ -355,11 +355,11 @@ fn handed_out_vf_needs_a_request_by_name() {
 }
 
 /// A reference to the offer with that number.
-fn naming(vf: FunctionId, number: u64) -> VfPromise {
-    VfPromise { device: device(vf), number }
+fn naming(vf: FunctionId, number: u64) -> VfOffer {
+    VfOffer { device: device(vf), number }
 }
 
-fn promised(promise: &VfPromise) -> Request<'_> {
+fn promised(promise: &VfOffer) -> Request<'_> {
     Request { promised: Some(promise), ..request(None) }
 }
 
@@ -370,9 +370,9 @@ fn offers(allocator: &mut Allocator<u32>, most: usize) -> Vec<(u16, u64)> {
 }
 
 /// Checks that the offer is invalid.
-fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfPromise) {
+fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfOffer) {
     let stale = allocator.reserve(&promised(promise), 99);
-    assert!(matches!(stale, Err(ReserveError::NotPromised { .. })), "{stale:?}");
+    assert!(matches!(stale, Err(ReserveError::NotOffered { .. })), "{stale:?}");
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn offered_vf_needs_a_request_with_its_number() {
         promised(&other_number),
         Request { pinned: Some(&named[1]), ..promised(&good) },
     ] {
-        let error = ReserveError::NotPromised { device: device(first), vf: first };
+        let error = ReserveError::NotOffered { device: device(first), vf: first };
         assert_eq!(refused(unoffered), error);
     }
     let held = refused(promised(&naming(second, 1)));
@@ -421,7 +421,7 @@ fn offer_outlasts_reports_and_holders() {
     allocator.offer(vf, facts(vf));
     assert!(offers(&mut allocator, 2).is_empty(), "it can be named again");
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
-    assert!(allocator.is_promised(vf));
+    assert!(allocator.is_offered(vf));
     allocator.attached(&1);
     assert_eq!(allocator.release(&1), Some(vf));
     assert!(allocator.reserve(&request(None), 2).is_err());
@@ -440,9 +440,9 @@ fn unused_vf_is_offered_again_after_its_return() {
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
     allocator.forget(&1);
     assert!(offers(&mut allocator, 2).is_empty(), "the host may still use it");
-    allocator.note_untaken(vf, 7);
+    allocator.note_declined(vf, 7);
     assert!(offers(&mut allocator, 2).is_empty(), "that is another promise");
-    allocator.note_untaken(vf, 1);
+    allocator.note_declined(vf, 1);
     assert_stale(&mut allocator, &naming(vf, 1));
     assert_eq!(offers(&mut allocator, 2), [(0, 3)]);
     assert_eq!(allocator.state(vf), Some(VfState::Free));
@@ -462,9 +462,9 @@ fn offers_end_with_the_session() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
-    allocator.end_promises(HostId(2));
+    allocator.end_offers(HostId(2));
     assert!(allocator.reserve(&request(None), 1).is_err());
-    allocator.end_promises(HOST);
+    allocator.end_offers(HOST);
     assert_stale(&mut allocator, &naming(vf, 1));
     assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
 }
@@ -479,7 +479,7 @@ fn replaced_pools_renew_offers() {
         let promise = naming(vf, number);
         allocator.reserve(&Request { pool: "blue", ..promised(&promise) }, 1)
     };
-    assert_eq!(of_blue(1), Err(ReserveError::NotPromised { device: device(vf), vf }));
+    assert_eq!(of_blue(1), Err(ReserveError::NotOffered { device: device(vf), vf }));
     assert_eq!(offers(&mut allocator, 2), [(0, 3), (1, 4)]);
     assert_eq!(allocator.reserve(&Request { pool: "blue", ..promised(&naming(vf, 3)) }, 1), Ok(vf));
 }
@@ -490,7 +490,7 @@ fn offers_end_when_the_pf_moves() {
     let vf = FunctionId::local(0, 0);
     assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
     allocator.withdraw(vf, "its host has not offered it");
-    allocator.end_promise(vf);
+    allocator.end_offer(vf);
     let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
     assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
 }
@@ -510,7 +510,7 @@ fn all_handed_out_vfs_are_offered() {
     let (kubelets, promise) = (device(vfs[2]), naming(vfs[2], 3));
     let unpinned = Request { pool: "kubelet", ..promised(&promise) };
     let refused = allocator.reserve(&unpinned, 1).unwrap_err();
-    assert!(matches!(refused, ReserveError::NotPromised { .. }), "{refused:?}");
+    assert!(matches!(refused, ReserveError::NotOffered { .. }), "{refused:?}");
     let pinned = Request { pinned: Some(&kubelets), ..unpinned };
     assert_eq!(allocator.reserve(&pinned, 1), Ok(vfs[2]));
     assert!(offers(&mut allocator, 1).is_empty());

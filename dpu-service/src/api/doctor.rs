@@ -154,7 +154,7 @@ fn outcome(
     obstacles: &HashMap<Identity, String>,
 ) -> v1::Diagnosis {
     for left in &mut diagnosis.differences {
-        left.set_unmended(obstacles.get(&identity(left)).cloned().unwrap_or_default());
+        left.set_not_repaired(obstacles.get(&identity(left)).cloned().unwrap_or_default());
     }
     let left: HashSet<_> = diagnosis.differences.iter().map(identity).collect();
     let unknown = diagnosis.hosts.iter().filter_map(|host| Some((&host.name, unknown_of(host)?)));
@@ -163,8 +163,8 @@ fn outcome(
     others.retain(|found| !left.contains(&identity(found)));
     for other in &mut others {
         match unknown.get(&other.host) {
-            Some(why) => other.set_unmended(format!("whether it was repaired is unknown: {why}")),
-            None => other.set_state(v1::DifferenceState::Mended),
+            Some(why) => other.set_not_repaired(format!("whether it was repaired is unknown: {why}")),
+            None => other.set_state(v1::DifferenceState::Repaired),
         }
     }
     diagnosis.differences.extend(others);
@@ -294,9 +294,9 @@ mod tests {
         let found = vec![on("a", Finding::VfDiffers), on("b", Finding::VfDiffers)];
         let outcome = outcome(found, left, &HashMap::new());
         let expected = [
-            ("b", "HOST_NOT_EXAMINED", v1::DifferenceState::Unmended),
-            ("a", "VF_DIFFERS", v1::DifferenceState::Mended),
-            ("b", "VF_DIFFERS", v1::DifferenceState::Unmended),
+            ("b", "HOST_NOT_EXAMINED", v1::DifferenceState::NotRepaired),
+            ("a", "VF_DIFFERS", v1::DifferenceState::Repaired),
+            ("b", "VF_DIFFERS", v1::DifferenceState::NotRepaired),
         ];
         assert_eq!(shown(&outcome), expected);
         assert!(outcome.differences[2].why.ends_with(problem), "{outcome:?}");
@@ -307,7 +307,7 @@ mod tests {
         let mut left = diagnosis("", Vec::new());
         left.hosts[1].differences_left_out = 7;
         let outcome = outcome(vec![on("b", Finding::VfDiffers)], left, &HashMap::new());
-        assert_eq!(shown(&outcome), [("b", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
+        assert_eq!(shown(&outcome), [("b", "VF_DIFFERS", v1::DifferenceState::NotRepaired)]);
         assert_eq!(fit(outcome, LARGEST).differences_left_out, 7);
     }
 
@@ -316,7 +316,7 @@ mod tests {
         let left = diagnosis("", vec![on("a", Finding::VfDiffers)]);
         let obstacles = [(identity(&left.differences[0]), "p0v1 exists".to_owned())].into();
         let outcome = outcome(vec![on("a", Finding::VfDiffers)], left, &obstacles);
-        assert_eq!(shown(&outcome), [("a", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
+        assert_eq!(shown(&outcome), [("a", "VF_DIFFERS", v1::DifferenceState::NotRepaired)]);
         let shown = &outcome.differences[0];
         assert_eq!(shown.why, "p0v1 exists");
         assert!(!shown.advice.contains("--fix"), "{shown:?}");

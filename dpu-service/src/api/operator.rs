@@ -209,10 +209,10 @@ impl v1::operator_server::Operator for OperatorApi {
 
     async fn mend(
         &self,
-        request: Request<v1::MendRequest>,
+        request: Request<v1::RepairRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
         let author = calling_operator(&request)?;
-        let v1::MendRequest { wait_ms, reason } = request.into_inner();
+        let v1::RepairRequest { wait_ms, reason } = request.into_inner();
         let (limit, cause) =
             (read::wait_limit(wait_ms)?, Cause::new(author, read::reason(reason)?));
         let shared = Arc::clone(&self.0);

@@ -265,8 +265,8 @@ impl SessionTask<'_> {
                 let request_id = found.request_id;
                 hosts.examined(self.host, session, request_id, read::examination(&found));
             }
-            Some(host_message::Message::Untaken(untaken)) => {
-                hosts.decline(self.host, &read::offers(untaken.promises)?);
+            Some(host_message::Message::DeclinedOffers(declined_offers)) => {
+                hosts.decline(self.host, &read::offers(declined_offers.promises)?);
             }
             Some(host_message::Message::PodFindings(found)) => {
                 hosts.reported(self.host, session, read::pod_findings(&found));

@@ -104,7 +104,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         let standing = |network: String| {
             let prefixes = self.0.engine.networks().prefixes_of(&host, &network)?;
             let prefixes = prefixes.iter().map(ToString::to_string).collect();
-            Ok::<_, Failure>(v1::NetworkStanding { prefixes })
+            Ok::<_, Failure>(v1::NetworkPrefixes { prefixes })
         };
         let network = request.into_inner().network.map(standing).transpose()?;
         // Expired certificates are no obstacle here: they end the session, and hosts then wait for their grace period.

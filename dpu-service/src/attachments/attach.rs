@@ -25,7 +25,7 @@ use super::{
 use crate::{
     events::EventKind,
     host::{Asked, SessionId},
-    kill_points::Milestone,
+    kill_points::KillPoint,
     records::Changes,
 };
 use drivers::{
@@ -272,7 +272,7 @@ async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> 
             entry.note_recorded();
         }
     }
-    Milestone::AttachRecorded.pass();
+    KillPoint::AttachRecorded.pass();
     records.iter().for_each(|record| engine.events.record_reserved(record));
     Ok(())
 }
@@ -311,7 +311,7 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
     for record in records {
         let mut registry = engine.registry();
         // The host may already have moved a VF that it was offered.
-        let is_at_home = !registry.vfs().is_promised(record.vf);
+        let is_at_home = !registry.vfs().is_offered(record.vf);
         let vf = if is_at_home { VfReturn::Clean } else { VfReturn::Awaited };
         registry.release(record.id, vf);
     }
@@ -364,7 +364,7 @@ fn note_programmed(engine: &Engine, record: &Record, index: u32) {
     if let Some(entry) = engine.registry().change(record.id) {
         entry.note_programmed(index);
     }
-    Milestone::AttachProgrammed.pass();
+    KillPoint::AttachProgrammed.pass();
     let message = format!("{} forwards for {}", record.vf, record.holder());
     engine.events.record(EventKind::AttachmentProgrammed, record.id, message);
 }

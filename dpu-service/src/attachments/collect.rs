@@ -10,7 +10,7 @@ use super::{
     engine::Engine,
     registry::{Entry, VfReturn},
 };
-use crate::kill_points::Milestone;
+use crate::kill_points::KillPoint;
 use model::{AttachmentKey, AttachmentView, HostName, Record};
 
 impl Engine {
@@ -39,7 +39,7 @@ async fn collect(
 ) -> Result<Vec<AttachmentView>, Failure> {
     let outdated = not_valid(engine, host, network, valid)?;
     let released = join_all(outdated.iter().map(|record| collect_one(engine, record))).await;
-    Milestone::Collected.pass();
+    KillPoint::Collected.pass();
     Ok(released.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
@@ -59,7 +59,7 @@ fn not_valid(
     let valid: HashSet<_> = valid.into_iter().collect();
     let session = engine.sessions.current(host);
     let is_valid = |record: &Record| {
-        let lead = record.lead_key();
+        let lead = record.group_key();
         valid.contains(&record.key) || lead.is_some_and(|lead| valid.contains(&lead))
     };
     let is_outdated = |entry: &&Entry| {

@@ -24,7 +24,7 @@ use crate::{
     author::{Author, Cause},
     events::{EndedAttachment, EventKind},
     host::{HostTime, SessionId},
-    kill_points::Milestone,
+    kill_points::KillPoint,
     records::Changes,
     sessions::HostCommand,
 };
@@ -191,13 +191,13 @@ pub(super) async fn release_attachment(
         events.record_by(author, EventKind::AttachmentReleasing, record.id, reason);
     }
     let (view, returned) = mark_releasing(engine, record.id, vf)?;
-    Milestone::ReleaseBegun.pass();
+    KillPoint::ReleaseBegun.pass();
     let release = async {
         if returned {
             return free(engine, record).await;
         }
         let changes = Changes::default().put_attachment(&view.record);
-        unprogram_and_write(engine, record, changes, Milestone::ReleaseParked).await
+        unprogram_and_write(engine, record, changes, KillPoint::ReleaseParked).await
     };
     // Ports are unmapped concurrently. An attachment that maps the same ports writes its rules after this one: the
     // gateway rebuilds them from all held attachments.
@@ -225,7 +225,7 @@ async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let cooling = engine.registry().networks().cooling_after(record, now());
     let changes = Changes::default().delete_attachment(record.id);
     let changes = cooling.iter().fold(changes, Changes::put_cooling);
-    unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
+    unprogram_and_write(engine, record, changes, KillPoint::ReleaseFreed).await?;
     engine.registry().free(record.id, cooling, now());
     let message = format!("{} and its addresses are free", record.vf);
     engine.events.record_end(EventKind::AttachmentReleased, record, None, message);
@@ -236,13 +236,13 @@ async fn unprogram_and_write(
     engine: &Engine,
     record: &Record,
     changes: Changes,
-    milestone: Milestone,
+    milestone: KillPoint,
 ) -> Result<(), Failure> {
     let unprogramming = async {
         let _vf = engine.ports.lock(record.vf).await;
         engine.ports.in_turn(&record.key.host, engine.unprogram(record.vf)).await;
         delete_neighbours(engine, record).await;
-        Milestone::ReleaseUnprogrammed.pass();
+        KillPoint::ReleaseUnprogrammed.pass();
     };
     let writing = async {
         engine.records.commit(changes).await?;

@@ -133,7 +133,7 @@ async fn programmed_without_attachment(engine: &Engine, vf: FunctionId) -> Optio
         return None;
     };
     let message = format!("its representor {what}, and no attachment holds it");
-    Some(Finding::RepresentorServesNobody.of(vf, message))
+    Some(Finding::RepresentorUnattached.of(vf, message))
 }
 
 /// Representors of free VFs that are ports of other programs' bridges or bonds: no attach can join them.

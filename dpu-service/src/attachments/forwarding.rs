@@ -7,7 +7,7 @@ use offload_proto::Failure;
 use tokio::time::{Instant, timeout_at};
 
 use super::{engine::Engine, registry::Entry, unknown};
-use crate::kill_points::Milestone;
+use crate::kill_points::KillPoint;
 use model::{AttachmentId, HostName};
 
 /// Maximum wait, whatever limit the caller gives.
@@ -37,7 +37,7 @@ impl Engine {
         if !is_hosts {
             return Err(unknown(&id));
         }
-        Milestone::AttachAwaited.pass();
+        KillPoint::AttachAwaited.pass();
         // Subscribed before the first check, so that no report falls in between.
         let mut reports = self.ports.reports();
         let mut forwards = self.forwards(id).await;

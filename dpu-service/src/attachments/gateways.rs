@@ -89,7 +89,7 @@ fn wanted_of_gateways(engine: &Engine, scope: Scope<'_>) -> Wanted {
     let (redirections, pods) = match scope {
         Scope::All => (redirections(&registry), pod_addresses(&registry)),
         Scope::Beside(these) => (redirections_beside(&registry, these), Vec::new()),
-        Scope::BesidePods(these) => (Vec::new(), pod_addresses_among(&registry, these)),
+        Scope::PodsOnly(these) => (Vec::new(), pod_addresses_among(&registry, these)),
     };
     Wanted { networks, redirections, pods }
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     events::EventKind,
     host::{Hello, Inventory, LiveAttachment, SessionId},
-    kill_points::Milestone,
+    kill_points::KillPoint,
     sessions::{HostCommand, Session},
 };
 use model::{AttachmentId, HostName, Record};
@@ -92,13 +92,13 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
     let latest = engine.sessions.latest_time(host);
     engine.registry().note_host_clock(host, latest);
 
-    Milestone::HelloOpened.pass();
+    KillPoint::HelloOpened.pass();
     let conditions = take_inventory(engine, host, session.id, &hello.inventory);
     // The host may have been removed from the configuration since `check_owner`.
     let conditions = conditions.inspect_err(|_| {
         engine.sessions.close(host, session.id, None);
     })?;
-    Milestone::HelloProcessed.pass();
+    KillPoint::HelloProcessed.pass();
     quarantine_unaccounted(engine, &hello.live, &conditions);
     send_unrecorded(engine, host, &hello.live);
     let verdicts = judge(engine, host, &hello, &conditions);
@@ -109,7 +109,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
         carry_out(engine, session.id, record, verdict, hello.live.as_slice())
     });
     join_all(carried_out).await;
-    Milestone::HelloSettled.pass();
+    KillPoint::HelloSettled.pass();
     // A host that connects during a drain has missed the command.
     let draining = engine.registry().draining().map(ToOwned::to_owned);
     if let Some(reason) = draining {
@@ -186,7 +186,7 @@ async fn free_returned(
         carry_out(engine, session, record, verdict, &[])
     });
     join_all(freed).await;
-    Milestone::InventorySettled.pass();
+    KillPoint::InventorySettled.pass();
 }
 
 fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: AttachmentId) {

@@ -4,9 +4,9 @@
 //! Offers are made under the same lock of the registry that checks the session. A hello opens its session first and
 //! then ends all earlier offers, before its inventory is read.
 
-use vf_alloc::VfPromise;
+use vf_alloc::VfOffer;
 
-use super::{hosts::Hosts, registry::PromisedVf};
+use super::{hosts::Hosts, registry::OfferedVf};
 use crate::host::SessionId;
 use model::HostName;
 
@@ -17,7 +17,7 @@ const OFFERED: usize = 32;
 impl Hosts<'_> {
     /// New offers for the session. Offers already sent in it are not repeated.
     #[must_use]
-    pub fn offer_vfs(self, host: &HostName, session: SessionId) -> Vec<PromisedVf> {
+    pub fn offer_vfs(self, host: &HostName, session: SessionId) -> Vec<OfferedVf> {
         let mut registry = self.0.registry();
         match self.0.sessions.is_current(host, session) {
             true => registry.offer_vfs(host, OFFERED),
@@ -26,7 +26,7 @@ impl Hosts<'_> {
     }
 
     /// The host declines VFs that it took and does not use.
-    pub fn decline(self, host: &HostName, promises: &[VfPromise]) {
+    pub fn decline(self, host: &HostName, promises: &[VfOffer]) {
         let mut registry = self.0.registry();
         promises.iter().for_each(|promise| registry.note_declined(host, promise));
         drop(registry);

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     author::{Author, Cause},
     events::EventKind,
-    kill_points::Milestone,
+    kill_points::KillPoint,
     records::Changes,
     sessions::HostCommand,
 };
@@ -72,9 +72,9 @@ async fn compare(engine: &Engine, depth: Depth) {
         let present = survey.keys().copied().collect();
         engine.registry().note_representors(&held, present);
     }
-    Milestone::ReconcileSurveyed.pass();
+    KillPoint::ReconcileSurveyed.pass();
     repair_all(engine, held, &survey, depth).await;
-    Milestone::ReconcileRepaired.pass();
+    KillPoint::ReconcileRepaired.pass();
     for (vf, surveyed) in &survey {
         if surveyed.is_programmed() || is_unclean(engine, *vf) {
             clear_if_unused(engine, *vf, depth).await;
@@ -83,7 +83,7 @@ async fn compare(engine: &Engine, depth: Depth) {
     look_after_gateways(engine, depth == Depth::Thorough).await;
     finish_returned(engine).await;
     delete_ended_cool_downs(engine);
-    Milestone::ReconcileEnded.pass();
+    KillPoint::ReconcileEnded.pass();
 }
 
 async fn prepare_fabric(engine: &Engine) {
@@ -200,7 +200,7 @@ async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
     }
     match engine.ports.unprogram(vf).await {
         Ok(()) => {
-            Milestone::PortCleared.pass();
+            KillPoint::PortCleared.pass();
             engine.registry().note_unprogrammed(vf);
             engine.events.record(
                 EventKind::Repaired,

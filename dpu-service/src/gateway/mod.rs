@@ -50,7 +50,7 @@ mod wanted;
 mod work;
 
 pub(crate) use gateways::Gateways;
-pub(crate) use others::watch_for_others;
+pub(crate) use others::watch_for_conflicts;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
 pub use shown::GatewayView;

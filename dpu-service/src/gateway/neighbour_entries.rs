@@ -119,7 +119,7 @@ impl Gateways {
         pods: &[PodAddress],
     ) {
         let mut work = Arc::clone(&self.work).lock_owned().await;
-        let beside = Plan::of(wanted(Scope::BesidePods(pods)));
+        let beside = Plan::of(wanted(Scope::PodsOnly(pods)));
         if beside.is_empty() {
             return;
         }

@@ -71,9 +71,9 @@ pub(super) fn known(pods: &[PodAddress]) -> Vec<Set> {
 pub(super) fn sets(pods: &[PodAddress]) -> Vec<Set> {
     let mut sets = known(pods);
     sets.extend(FAMILIES.iter().map(|names| Set::of_resolutions(names.asked, names.family)));
-    sets.extend([Set::of_senders(SENDERS), Set::of_entrances(LINKS)]);
+    sets.extend([Set::of_senders(SENDERS), Set::of_ingress_links(LINKS)]);
     sets.extend(FAMILIES.iter().map(|names| Set::of_sources(names.heard, names.family)));
-    let counts = || [Set::of_senders(SPEAKERS), Set::of_entrances(LINKS_OF_SPEAKERS)];
+    let counts = || [Set::of_senders(SPEAKERS), Set::of_ingress_links(LINKS_OF_SPEAKERS)];
     sets.extend(counts());
     sets.push(Set::of_sources(V4.heard, V4.family).for_arp());
     sets.extend(counts().map(Set::for_arp));
@@ -89,9 +89,9 @@ pub(super) fn limiting() -> Vec<Rule> {
             [&is_unknown[..], &[Term::ResolutionNotIn(names.family, names.asked)]].concat();
         let drops = |too_many| [&is_new[..], &[too_many, Term::Drop]].concat();
         [
-            drops(Term::TooManyOfSender(SENDERS, OF_SENDER)),
-            drops(Term::TooManyOfEntrance(LINKS, OF_LINK)),
-            [&is_unknown[..], &[Term::NoteResolution(names.family, names.asked)]].concat(),
+            drops(Term::SenderRateExceeded(SENDERS, OF_SENDER)),
+            drops(Term::LinkRateExceeded(LINKS, OF_LINK)),
+            [&is_unknown[..], &[Term::RecordResolution(names.family, names.asked)]].concat(),
         ]
     };
     FAMILIES.iter().flat_map(of_family).collect()
@@ -111,16 +111,16 @@ pub(super) fn limiting_arp() -> Vec<Rule> {
 
 fn limiting_of(names: &Names, source: Source) -> [Rule; 4] {
     let of_pods = |terms: &[Term]| [&[Term::From(GATEWAYS)], terms].concat();
-    let is_new = Term::SourceNotNoted(source, names.heard);
+    let is_new = Term::SourceNotRecorded(source, names.heard);
     let (sender, link) = (
-        Term::TooManyOfSender(SPEAKERS, OF_SENDER),
-        Term::TooManyOfEntrance(LINKS_OF_SPEAKERS, OF_LINK),
+        Term::SenderRateExceeded(SPEAKERS, OF_SENDER),
+        Term::LinkRateExceeded(LINKS_OF_SPEAKERS, OF_LINK),
     );
     [
         of_pods(&[Term::SourceIn(source, names.known), Term::Accept]),
         of_pods(&[is_new, sender, Term::Drop]),
         of_pods(&[is_new, link, Term::Drop]),
-        of_pods(&[Term::NoteSource(source, names.heard)]),
+        of_pods(&[Term::RecordSource(source, names.heard)]),
     ]
 }
 

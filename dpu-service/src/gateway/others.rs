@@ -23,7 +23,7 @@ const RETRY_ALL: Duration = Duration::from_secs(600);
 
 /// Probes the addresses of each new gateway, answered addresses every 10 s, and all addresses every 10 minutes.
 /// Never returns.
-pub(crate) async fn watch_for_others(gateways: Arc<Gateways>) {
+pub(crate) async fn watch_for_conflicts(gateways: Arc<Gateways>) {
     let (mut again, mut all_again) = (every(RETRY), every(RETRY_ALL));
     loop {
         let is_about_all = tokio::select! {

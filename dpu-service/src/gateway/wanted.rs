@@ -14,7 +14,7 @@ pub(crate) enum Scope<'a> {
     /// At least the redirections that share a port or a pod's address with one of these.
     Beside(&'a [Redirection]),
     /// No redirections, and the pods that share an address with one of these.
-    BesidePods(&'a [PodAddress]),
+    PodsOnly(&'a [PodAddress]),
 }
 
 /// The input of a pass.

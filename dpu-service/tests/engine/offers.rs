@@ -1,23 +1,23 @@
 //! VFs offered to a host, which takes one before it asks.
 
-use dpu_service::{attachments::PromisedVf, host::VfCondition};
+use dpu_service::{attachments::OfferedVf, host::VfCondition};
 use model::AttachSpec;
 use offload_proto::Reason;
-use vf_alloc::{FunctionId, VfPromise};
+use vf_alloc::{FunctionId, VfOffer};
 
 use crate::world::{World, configuration, detach_of, host, inventory, settings, spec};
 
 /// New offers of the host's session.
-fn shown(world: &World) -> Vec<VfPromise> {
+fn shown(world: &World) -> Vec<VfOffer> {
     let promised = world.engine.hosts().offer_vfs(&host(), world.session_id());
-    promised.into_iter().map(|PromisedVf { promise, .. }| promise).collect()
+    promised.into_iter().map(|OfferedVf { promise, .. }| promise).collect()
 }
 
-fn naming(container: &str, promise: &VfPromise) -> AttachSpec {
+fn naming(container: &str, promise: &VfOffer) -> AttachSpec {
     AttachSpec { promised: Some(promise.clone()), ..spec(container) }
 }
 
-fn untaken(world: &World, promise: &VfPromise) {
+fn declined_offers(world: &World, promise: &VfOffer) {
     world.engine.hosts().decline(&host(), std::slice::from_ref(promise));
 }
 
@@ -26,10 +26,10 @@ async fn offered_vf_is_given_to_its_offer() {
     let world = World::new().await;
     let promises = shown(&world);
     assert_eq!(promises.len(), 4);
-    assert_eq!(world.refused(spec("other")).await, Reason::VfsPromised);
+    assert_eq!(world.refused(spec("other")).await, Reason::VfsOffered);
     let chosen = AttachSpec { device: Some(promises[0].device.clone()), ..spec("other") };
-    assert_eq!(world.refused(chosen).await, Reason::VfsPromised);
-    let made_up = VfPromise { number: 99, ..promises[2].clone() };
+    assert_eq!(world.refused(chosen).await, Reason::VfsOffered);
+    let made_up = VfOffer { number: 99, ..promises[2].clone() };
     assert_eq!(world.refused(naming("pod", &made_up)).await, Reason::VfNotFree);
     let view = world.attach(naming("pod", &promises[2])).await.unwrap();
     assert_eq!(view.record.device, promises[2].device);
@@ -52,7 +52,7 @@ async fn attached_pod_naming_another_vf_is_refused() {
     let promises = shown(&world);
     assert_eq!(world.refused(naming("pod", &promises[0])).await, Reason::VfNotFree);
     assert_eq!(world.attach(spec("pod")).await.unwrap().record.id, first.record.id);
-    untaken(&world, &promises[0]);
+    declined_offers(&world, &promises[0]);
     let again = shown(&world);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].device, promises[0].device);
@@ -80,7 +80,7 @@ async fn offered_vf_in_use_is_refused_until_clean() {
     world.send_inventory(&seen).await;
     assert_eq!(world.refused(naming("pod", promise)).await, Reason::VfNotFree);
     assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
-    untaken(&world, promise);
+    declined_offers(&world, promise);
     assert!(shown(&world).is_empty());
     world.send_inventory(&inventory(&world.kernel, &[])).await;
     let again = shown(&world);
@@ -100,8 +100,8 @@ async fn declined_vf_is_offered_again() {
     seen.pfs[0].vfs[0].condition = VfCondition::Taken;
     world.send_inventory(&seen).await;
     assert!(shown(&world).is_empty());
-    assert_eq!(world.refused(spec("next")).await, Reason::VfsPromised);
-    untaken(&world, promise);
+    assert_eq!(world.refused(spec("next")).await, Reason::VfsOffered);
+    declined_offers(&world, promise);
     let again = shown(&world);
     assert_eq!(again.len(), 1);
     world.attach(naming("next", &again[0])).await.unwrap();

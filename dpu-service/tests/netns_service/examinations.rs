@@ -45,7 +45,7 @@ fn repair_is_audited_with_its_reason() {
     let _service = setup.start();
     setup.client(async || {
         let mut operator = setup.operator();
-        let mend = |reason: &str| v1::MendRequest { wait_ms: 1, reason: reason.into() };
+        let mend = |reason: &str| v1::RepairRequest { wait_ms: 1, reason: reason.into() };
         operator.mend(mend("ticket 7")).await.unwrap();
         let refused = operator.mend(mend(&"x".repeat(100_000))).await.map(drop);
         assert_eq!(reason(refused), Reason::InvalidRequest);
@@ -72,7 +72,7 @@ fn repair_is_audited_before_the_next_look() {
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
         let (mut operator, mut auditor) = (setup.operator(), setup.operator());
-        let repair = operator.mend(v1::MendRequest { wait_ms: 60_000, reason: String::new() });
+        let repair = operator.mend(v1::RepairRequest { wait_ms: 60_000, reason: String::new() });
         let answers = async {
             let repaired = loop {
                 let v1::Examine { request_id, mend, .. } = host.examine().await;
@@ -87,7 +87,7 @@ fn repair_is_audited_before_the_next_look() {
         };
         let (repaired, ()) = tokio::join!(repair, answers);
         let found = repaired.unwrap().into_inner().differences;
-        assert_eq!(found[0].state(), v1::DifferenceState::Mended, "{found:?}");
+        assert_eq!(found[0].state(), v1::DifferenceState::Repaired, "{found:?}");
     });
 }
 
@@ -104,7 +104,7 @@ fn concurrent_examination_is_refused() {
             asked = host.asked() => asked,
         };
         let examined = second.examine(v1::ExamineRequest::default()).await.map(drop);
-        let mended = second.mend(v1::MendRequest::default()).await.map(drop);
+        let mended = second.mend(v1::RepairRequest::default()).await.map(drop);
         for refused in [examined, mended] {
             let shown = refused.as_ref().unwrap_err().message().to_owned();
             assert!(shown.contains("one at a time") && shown.contains("try again"), "{shown}");

@@ -707,7 +707,7 @@ VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
     assert!(mended.contains("VF_DIFFERS  repaired: node-1: pf0vf3"), "{mended}");
     assert!(!mended.contains("do:"), "{mended}");
     let look = "alice ExamineRequest { wait_ms: 1666 }";
-    let mend = "alice MendRequest { wait_ms: 5000, reason: \"tidy\" }";
+    let mend = "alice RepairRequest { wait_ms: 5000, reason: \"tidy\" }";
     let asked = [look, look, mend].into_iter().flat_map(|call| [call, "alice GetDpuRequest"]);
     let asked: Vec<_> = asked.collect();
     assert_eq!(dut.asked(), asked);

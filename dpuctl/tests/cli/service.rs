@@ -29,7 +29,7 @@ use offload_proto::{
         ListAttachmentsResponse, ListAuditRequest, ListAuditResponse, ListEventsRequest,
         ListEventsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
         ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
-        ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus,
+        ListTrafficResponse, ListVfsRequest, ListVfsResponse, RepairRequest, Network, NetworkStatus,
         PhaseDurations, Pod, PoolStatus, PortCounters, ReleaseAttachmentRequest,
         ReleaseAttachmentResponse, RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace,
         VfState, VfStatus, WatchRequest,
@@ -323,9 +323,9 @@ impl Operator for Canned {
         Ok(Response::new(diagnosis(vec![difference()])))
     }
 
-    async fn mend(&self, request: Request<MendRequest>) -> Result<Response<Diagnosis>, Status> {
+    async fn mend(&self, request: Request<RepairRequest>) -> Result<Response<Diagnosis>, Status> {
         self.note(&request);
-        let mended = Difference { state: DifferenceState::Mended.into(), ..difference() };
+        let mended = Difference { state: DifferenceState::Repaired.into(), ..difference() };
         Ok(Response::new(diagnosis(vec![mended])))
     }
 

@@ -8,9 +8,9 @@ saga::milestones! {
     /// A kill point between the steps of the agent's flows.
     pub(super) enum KillPoint {
         /// The speculative attach is recorded; the VF has not been touched.
-        AttachSpeculated = "attach-guessed",
+        AttachSpeculated = "attach-speculated",
         /// The VF of the speculative attach is in the pod, down and under its own name.
-        AttachSpeculative = "attach-ahead",
+        AttachSpeculative = "attach-speculative",
         /// The DPU has answered an attach; the answer is not recorded.
         AttachAnswered = "attach-answered",
         /// The attach is recorded; its VF has not been touched.
@@ -18,9 +18,9 @@ saga::milestones! {
         /// The pod has the VF; neither DPU nor runtime knows.
         AttachDone = "attach-done",
         /// The attachment is recorded as live; the caller was not answered.
-        AttachCommitted = "attach-kept",
+        AttachCommitted = "attach-committed",
         /// The caller was answered.
-        AttachReported = "attach-told",
+        AttachReported = "attach-reported",
         /// An interface of other plugins is recorded; no plugin was called.
         DelegateRecorded = "delegate-recorded",
         /// Other plugins have created the interface; the result is not recorded.
@@ -34,15 +34,15 @@ saga::milestones! {
         /// Phase *releasing* is on the disk.
         ReleaseRecorded = "release-recorded",
         /// The DPU has confirmed the release; the record is still there.
-        ReleaseReported = "release-told",
+        ReleaseReported = "release-reported",
         /// The record is removed.
-        ReleaseRemoved = "release-forgotten",
+        ReleaseRemoved = "release-removed",
         /// A VF differs from its baseline; its reset is about to begin.
-        ResetBegun = "renewal-begun",
+        ResetBegun = "reset-begun",
         /// The VF was reset; its link may not be there yet.
-        ResetMade = "renewal-made",
+        ResetMade = "reset-made",
         /// The VF was reset, restored and verified.
-        ResetVerified = "renewal-proven",
+        ResetVerified = "reset-verified",
         /// A DEL found no record; the DPU is not informed yet.
         DetachUnrecorded = "detach-unrecorded",
         /// A VF that fell out of its pod is in it again.
@@ -50,7 +50,7 @@ saga::milestones! {
         /// At start, all records were compared with the kernel.
         StartReconciled = "start-reconciled",
         /// The DPU has accepted a new session, which is not used yet.
-        SessionAccepted = "session-welcomed",
+        SessionAccepted = "session-accepted",
         /// An inventory was sent to the DPU.
         InventorySent = "inventory-sent",
         /// A comparison of all records with the kernel ended, with the work that waited for it.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bootstrap::{
-    ShutdownSignals, feed_watchdog, good_configuration, init_logs, notify_ready, notify_stopping,
+    ShutdownSignals, feed_watchdog, valid_configuration, init_logs, notify_ready, notify_stopping,
     raise_file_limit, reload_signals,
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
@@ -125,7 +125,7 @@ fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
     let refused = |source| AgentError::Dpu { path: path.display().to_string(), source };
     let (credentials, _) = credentials_and_connector(config).map_err(refused)?;
     let unseen = "The cards, the records, the socket and the way to the DPU";
-    let good = good_configuration(path, unseen, &credentials.ends());
+    let good = valid_configuration(path, unseen, &credentials.ends());
     print(&(good + &metrics::address_line(config.metrics.listen)))
 }
 

@@ -47,7 +47,7 @@ pub(super) fn page(config: &Config, doors: &Doors, calls: &Arc<Calls>) -> Page {
     let series = [("right", right), ("wrong", wrong)];
     let series = series.map(|(outcome, number)| ([label("outcome", outcome)], number));
     page.counters(
-        "agent_guesses",
+        "agent_speculative_moves",
         "Speculative moves: VFs moved before the DPU answered, by whether it gave that VF",
         series,
     );
@@ -75,7 +75,7 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     page.gauges("agent_records", "Records of attachments, by phase", series);
     let spooled = releasing + dpu.calls().pending_detach_keys().len() as u64;
     let help = "Detaches that the DPU has not confirmed yet";
-    page.gauge("agent_spooled_releases", help, spooled);
+    page.gauge("agent_pending_detaches", help, spooled);
     let help = "Attachments whose pods have lost their VF";
     page.gauge("agent_broken_attachments", help, vfs.records().broken() as u64);
 }

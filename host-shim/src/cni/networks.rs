@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnetwork::IpNetwork;
-use offload_proto::form::{INTERFACE_NAMES, MOST_INTERFACES, can_begin_a_name, is_interface_name};
+use offload_proto::form::{INTERFACE_NAMES, MOST_INTERFACES, is_interface_name_prefix, is_interface_name};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -157,7 +157,7 @@ fn short(title: &str, text: &str) -> Result<Selection, CniError> {
 
 fn prefix(configuration: &Configuration) -> Result<&str, CniError> {
     let prefix = configuration.interface_prefix.as_deref().unwrap_or(PREFIX);
-    match can_begin_a_name(prefix) {
+    match is_interface_name_prefix(prefix) {
         true => Ok(prefix),
         false => {
             let prefix = quoted(prefix);

@@ -7,7 +7,7 @@ mod virtual_card;
 use std::{fmt::Debug, net::IpAddr};
 use vf_alloc::{Device, FunctionId, PfId};
 
-use netlink::{Error, IpNetwork, Link, MacAddress, Portrait, Rtnl};
+use netlink::{Error, IpNetwork, Link, MacAddress, LinkState, Rtnl};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use sriov::{Handover, IommuGroup};
@@ -74,7 +74,7 @@ pub struct OwnState {
     pub mtu: u32,
     /// The link's whole state. `None`: not observed yet.
     #[serde(default)]
-    pub portrait: Option<Portrait>,
+    pub portrait: Option<LinkState>,
 }
 
 /// Why a VF cannot be reset.

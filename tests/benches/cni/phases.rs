@@ -22,8 +22,8 @@ const PHASES: [(&str, &str); 7] = [
     (CONFIGURE, "MAC, MTU, addresses, routes, up"),
     (CARRIER, "waiting for the carrier"),
 ];
-const BEFORE_AHEAD: &str = "before_ahead_us";
-const AHEAD: &str = "ahead_us";
+const BEFORE_AHEAD: &str = "speculative_wait_us";
+const AHEAD: &str = "speculative_move_us";
 const CALL: &str = "rpc_us";
 const RECORD: &str = "record_us";
 const MOVE: &str = "move_us";

@@ -75,7 +75,7 @@ pub enum Answer {
     Releasing,
     /// Refused as `VfNotFree`: the offered VF that was named is not available.
     NotFree,
-    /// Refused as `VfsPromised`: all free VFs are offered.
+    /// Refused as `VfsOffered`: all free VFs are offered.
     Offered,
     /// Any other refusal.
     Refused,

@@ -33,7 +33,7 @@ pub(super) struct Session {
     pub(super) id: String,
     out: mpsc::Sender<v1::HostMessage>,
     /// Offered VFs that are not taken.
-    promises: mpsc::UnboundedReceiver<v1::VfPromise>,
+    promises: mpsc::UnboundedReceiver<v1::VfOffer>,
     /// Attachments to release.
     released: mpsc::UnboundedReceiver<v1::Release>,
     /// The latest answered heartbeat among those whose answer is awaited.
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Takes a VF that the DPU has offered, or offers shortly.
-    pub(super) async fn take_promise(&mut self) -> Option<v1::VfPromise> {
+    pub(super) async fn take_promise(&mut self) -> Option<v1::VfOffer> {
         within(PROMISE, self.promises.recv()).await?
     }
 
@@ -123,7 +123,7 @@ async fn next(from_dpu: &mut Streaming<v1::DpuMessage>) -> Result<Option<FromDpu
 /// Receives the DPU's messages.
 struct DpuReceiver {
     out: mpsc::Sender<v1::HostMessage>,
-    promised: mpsc::UnboundedSender<v1::VfPromise>,
+    promised: mpsc::UnboundedSender<v1::VfOffer>,
     releases: mpsc::UnboundedSender<v1::Release>,
     echoes: watch::Sender<u64>,
 }

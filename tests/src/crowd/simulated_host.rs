@@ -95,7 +95,7 @@ enum State {
 /// A VF taken from those that the DPU offered.
 #[derive(Clone, Debug)]
 struct Taken {
-    promise: v1::VfPromise,
+    promise: v1::VfOffer,
     /// The session of the offer.
     session_id: String,
 }
@@ -406,7 +406,7 @@ impl SimulatedHost {
         if let Some(Taken { promise, session_id }) = taken
             && self.session.as_ref().is_some_and(|session| session.id == session_id)
         {
-            self.say(FromHost::Untaken(v1::Untaken { promises: vec![promise] })).await;
+            self.say(FromHost::DeclinedOffers(v1::DeclinedOffers { promises: vec![promise] })).await;
         }
     }
 

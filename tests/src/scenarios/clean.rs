@@ -257,7 +257,7 @@ fn collect(lab: &Lab) {
 /// If the VF keeps its differences, or does not come back.
 pub fn vf_reset_survives_agent_kill(settings: &Settings) {
     let mut fixture = OneFreeVf::open(settings);
-    let points = ["renewal-begun", "renewal-made", "renewal-proven", "release-told"];
+    let points = ["reset-begun", "reset-made", "reset-verified", "release-reported"];
     for (earlier, point) in points.into_iter().enumerate() {
         // Each round has two releases, which the agent finishes after the DEL's answer, so that no earlier one reaches
         // this point.

@@ -27,7 +27,7 @@ impl SpeculativeMoves {
 
 fn counted(page: &Exposition, outcome: &str) -> f64 {
     let counted =
-        openmetrics::value(page, "dpu_offload_agent_guesses", "_total", &[("outcome", outcome)]);
+        openmetrics::value(page, "dpu_offload_agent_speculative_moves", "_total", &[("outcome", outcome)]);
     counted.expect("a count of guesses")
 }
 

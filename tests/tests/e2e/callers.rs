@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(20);
 const KILLS: u32 = 30;
 
 /// From these points on an attachment belongs to its caller: a caller without an answer sends DEL.
-const KEPT: [&str; 2] = ["attach-kept", "attach-told"];
+const KEPT: [&str; 2] = ["attach-committed", "attach-reported"];
 /// Prefixes of points that belong to background work.
 const OF_OTHERS: [&str; 3] = ["session-", "inventory-", "pass-"];
 

@@ -75,7 +75,7 @@ fn kubelet_vfs_move_speculatively() {
     }
     let page = openmetrics::scrape(&lab.card.host).unwrap();
     let labels = [("outcome", "right")];
-    let right = openmetrics::value(&page, "dpu_offload_agent_guesses", "_total", &labels);
+    let right = openmetrics::value(&page, "dpu_offload_agent_speculative_moves", "_total", &labels);
     assert_eq!(right, Some(2.0));
     lab.assert_invariants();
 }

@@ -53,7 +53,7 @@ fn assert_named_and_mended(lab: &Lab, code: &str) {
     let is_named = differences(&found).iter().any(|(named, _)| named == code);
     assert!(is_named && has_found(exit), "{code} is not in {found:#}");
     let (mended, exit) = doctor(lab, &["--fix"]);
-    let expected = (code.to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
+    let expected = (code.to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
     assert!(differences(&mended).contains(&expected) && exit == Some(0), "{mended:#}");
     assert_healthy(lab);
     figure(1, "breakages that doctor named and mended");
@@ -62,7 +62,7 @@ fn assert_named_and_mended(lab: &Lab, code: &str) {
 /// Asserts that the doctor names damage of a free VF by `code` and that a fix repairs it. A listing of VFs may make the
 /// agent repair it first; then the damage is repeated.
 fn assert_mended_by_a_fix(lab: &Lab, code: &str, breakage: impl Fn()) -> Value {
-    let expected = (code.to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
+    let expected = (code.to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
     let mended = wait_for("a fix that is before the agent", LIMIT, || {
         breakage();
         let (mended, exit) = doctor(lab, &["--fix"]);
@@ -180,7 +180,7 @@ fn doctor_says_why_vf_is_not_restored() {
     assert!(has_found(exit), "{found:#}");
     let unmended = &found["differences"][0];
     assert_eq!((&unmended["code"], &unmended["subject"]), (&"VF_DIFFERS".into(), &"pf0vf1".into()));
-    assert_eq!(unmended["state"], "DIFFERENCE_STATE_UNMENDED");
+    assert_eq!(unmended["state"], "DIFFERENCE_STATE_NOT_REPAIRED");
     let why = unmended["why"].as_str().unwrap();
     assert!(why.contains("exists") && why.contains(" a bridge, "), "{found:#}");
     assert!(!unmended["advice"].as_str().unwrap().contains("--fix"), "{found:#}");
@@ -219,7 +219,7 @@ fn fix_clears_the_condition_of_a_pod() {
     lab.agent.signal(Signal::SIGHUP);
     wait_for("the condition", LIMIT, || lab.operator().fault("POD_DIFFERS"));
     let (repaired, exit) = doctor(&lab, &["--fix"]);
-    let expected = ("POD_DIFFERS".to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
+    let expected = ("POD_DIFFERS".to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
     assert_eq!((differences(&repaired), exit), (vec![expected], Some(0)), "{repaired:#}");
 }
 

@@ -277,7 +277,7 @@ fn the_dpu_is_away_and_then_without_its_journal(it: &mut Watched, pod: &Netns) {
     it.lab.service.stop();
     it.expect(Agent, "agent_session_connected", &[], 0.0);
     it.lab.del("blue", pod, "eth0").nothing();
-    it.expect(Agent, "agent_spooled_releases", &[], 1.0);
+    it.expect(Agent, "agent_pending_detaches", &[], 1.0);
     it.expect(Agent, "agent_records", &[("phase", "releasing")], 1.0);
 
     let journal = it.lab.path().join("service/journal.redb");
@@ -290,7 +290,7 @@ fn the_dpu_is_away_and_then_without_its_journal(it: &mut Watched, pod: &Netns) {
     restore(&journal, &good);
     it.lab.wait_until_good();
     it.expect(Service, "service_ready", &[], 1.0);
-    it.expect(Agent, "agent_spooled_releases", &[], 0.0);
+    it.expect(Agent, "agent_pending_detaches", &[], 0.0);
     it.expect(Agent, "agent_session_connected", &[], 1.0);
     it.expect(Service, "service_attachments", &[], 0.0);
 }

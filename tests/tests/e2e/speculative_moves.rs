@@ -32,7 +32,7 @@ fn counted_moves(lab: &Lab) -> (f64, f64) {
     let page = openmetrics::scrape(&lab.card.host).unwrap();
     let number = |outcome| {
         let labels = [("outcome", outcome)];
-        openmetrics::value(&page, "dpu_offload_agent_guesses", "_total", &labels).unwrap()
+        openmetrics::value(&page, "dpu_offload_agent_speculative_moves", "_total", &labels).unwrap()
     };
     (number("right"), number("wrong"))
 }

@@ -460,7 +460,7 @@ fn workload_survives_service_restart() {
 fn killed_agent_undoes_workload_attach() {
     let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
     let caller = lab.workloads();
-    for point in ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-kept"] {
+    for point in ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-committed"] {
         let pod = Netns::new("pod");
         let armed = lab.arm(AGENT, FaultAction::Kill, point);
         let unanswered = caller.attach(&pod, "eth0").unwrap_err();
@@ -468,7 +468,7 @@ fn killed_agent_undoes_workload_attach() {
         lab.agent_ends();
         lab.start_agent();
         lab.wait_until_good();
-        if point == "attach-kept" {
+        if point == "attach-committed" {
             is_refused(caller.attach(&pod, "eth0"), Code::AlreadyExists, &["WORKLOAD_ATTACHED"]);
         } else {
             lab.assert_clean_slate();

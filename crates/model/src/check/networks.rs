@@ -8,7 +8,7 @@ use std::{
 
 use ipam::Pool;
 use ipnetwork::IpNetwork;
-use offload_proto::form::can_begin_a_name;
+use offload_proto::form::is_interface_name_prefix;
 
 use super::{
     allow::check_allow,
@@ -77,7 +77,7 @@ fn check_names(network: &Network) -> Vec<String> {
         );
     }
     let prefix = &network.interface_prefix;
-    if !prefix.is_empty() && !can_begin_a_name(prefix) {
+    if !prefix.is_empty() && !is_interface_name_prefix(prefix) {
         problems.push(format!("interface_prefix {prefix:?} can't begin an interface's name"));
     }
     problems

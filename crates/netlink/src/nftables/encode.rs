@@ -409,18 +409,18 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
         Term::ResolutionNotIn(family, set) => {
             raw::look_up_absent(load_resolution(list, family), set, FIRST_WORD)
         }
-        Term::NoteResolution(family, set) => {
+        Term::RecordResolution(family, set) => {
             raw::note(load_resolution(list, family), set, FIRST_WORD)
         }
         Term::SourceIn(source, set) => look_up(load_source(list, source), set),
-        Term::SourceNotNoted(source, set) => {
+        Term::SourceNotRecorded(source, set) => {
             raw::look_up_absent(load_source_of_sender(list, source), set, FIRST_WORD)
         }
-        Term::NoteSource(source, set) => {
+        Term::RecordSource(source, set) => {
             raw::note(load_source_of_sender(list, source), set, FIRST_WORD)
         }
-        Term::TooManyOfSender(set, rate) => raw::count(load_sender(list), set, FIRST_WORD, rate),
-        Term::TooManyOfEntrance(set, rate) => {
+        Term::SenderRateExceeded(set, rate) => raw::count(load_sender(list), set, FIRST_WORD, rate),
+        Term::LinkRateExceeded(set, rate) => {
             raw::count(load_meta(list, META_INCOMING, FIRST_WORD), set, FIRST_WORD, rate)
         }
         Term::NotMarked(mark) => {

@@ -193,7 +193,7 @@ impl Set {
 
     /// Creates a set that packets fill with rate counters of input links.
     #[must_use]
-    pub fn of_entrances(name: &'static CStr) -> Self {
+    pub fn of_ingress_links(name: &'static CStr) -> Self {
         let key = &[Part::LinkIndex];
         Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
     }
@@ -376,22 +376,22 @@ pub enum Term {
     /// The packet is of this family, and its next hop (a router or the destination itself) is not in this set. Only
     /// valid for forwarded packets.
     NextHopNotIn(Family, &'static CStr),
-    /// The packet is forwarded Ethernet, and this set has no recent [resolution](Self::NoteResolution) of its next hop
+    /// The packet is forwarded Ethernet, and this set has no recent [resolution](Self::RecordResolution) of its next hop
     /// by its sender.
     ResolutionNotIn(Family, &'static CStr),
     /// Records in this set that the sender resolves the next hop.
-    NoteResolution(Family, &'static CStr),
+    RecordResolution(Family, &'static CStr),
     /// The packet is of this kind, and its source is in this set.
     SourceIn(Source, &'static CStr),
-    /// The packet is of this kind and Ethernet, and this set has no recent [use](Self::NoteSource) of its source by its
+    /// The packet is of this kind and Ethernet, and this set has no recent [use](Self::RecordSource) of its source by its
     /// sender.
-    SourceNotNoted(Source, &'static CStr),
+    SourceNotRecorded(Source, &'static CStr),
     /// Records in this set that the sender uses the source.
-    NoteSource(Source, &'static CStr),
+    RecordSource(Source, &'static CStr),
     /// The packets of this input link and sender, counted in this set, exceed the rate.
-    TooManyOfSender(&'static CStr, PacketRate),
+    SenderRateExceeded(&'static CStr, PacketRate),
     /// The packets of this input link, counted in this set, exceed the rate.
-    TooManyOfEntrance(&'static CStr, PacketRate),
+    LinkRateExceeded(&'static CStr, PacketRate),
     /// The packet does not have this mark.
     NotMarked(u32),
     /// Sets this mark.

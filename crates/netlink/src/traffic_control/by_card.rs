@@ -11,7 +11,7 @@ use netlink_packet_route::tc::TcFilterFlowerOption as Key;
 
 use super::{
     flower::{Flower, Found, Verdict},
-    guard::{CardGuarding, Guard, Senders},
+    guard::{CardGuardState, Guard, Senders},
 };
 use crate::mac::MacAddress;
 
@@ -159,17 +159,17 @@ pub(super) fn trials() -> [Flower; 2] {
 }
 
 /// Compares the filters of a card with those it should have.
-pub(super) fn compare(found: &[Found], wanted: &[Flower]) -> CardGuarding {
+pub(super) fn compare(found: &[Found], wanted: &[Flower]) -> CardGuardState {
     let found: Vec<_> =
         found.iter().filter(|found| found.is_by_card).map(|found| &found.flower).collect();
     let is_closed = || *found == [&all_else()];
     match () {
         () if found.len() == wanted.len() && wanted.iter().all(|one| found.contains(&one)) => {
-            CardGuarding::AsWanted
+            CardGuardState::AsWanted
         }
-        () if found.is_empty() => CardGuarding::Missing,
-        () if is_closed() => CardGuarding::Closed,
-        () => CardGuarding::Otherwise,
+        () if found.is_empty() => CardGuardState::Missing,
+        () if is_closed() => CardGuardState::Closed,
+        () => CardGuardState::Otherwise,
     }
 }
 
@@ -240,14 +240,14 @@ mod tests {
     #[test]
     fn card_filters_are_compared_with_wanted_ones() {
         let wanted = guard(Some(&["10.9.0.1/32"])).by_card();
-        assert_eq!(compare(&found(&wanted), &wanted), CardGuarding::AsWanted);
-        assert_eq!(compare(&[], &wanted), CardGuarding::Missing);
-        assert_eq!(compare(&found(&wanted[..1]), &wanted), CardGuarding::Closed);
-        assert_eq!(compare(&found(&wanted[1..]), &wanted), CardGuarding::Otherwise);
-        assert_eq!(compare(&found(&wanted), &[]), CardGuarding::Otherwise);
-        assert_eq!(compare(&[], &[]), CardGuarding::AsWanted);
+        assert_eq!(compare(&found(&wanted), &wanted), CardGuardState::AsWanted);
+        assert_eq!(compare(&[], &wanted), CardGuardState::Missing);
+        assert_eq!(compare(&found(&wanted[..1]), &wanted), CardGuardState::Closed);
+        assert_eq!(compare(&found(&wanted[1..]), &wanted), CardGuardState::Otherwise);
+        assert_eq!(compare(&found(&wanted), &[]), CardGuardState::Otherwise);
+        assert_eq!(compare(&[], &[]), CardGuardState::AsWanted);
         let mut lost = found(&wanted);
         lost[2].is_by_card = false;
-        assert_eq!(compare(&lost, &wanted), CardGuarding::Otherwise);
+        assert_eq!(compare(&lost, &wanted), CardGuardState::Otherwise);
     }
 }

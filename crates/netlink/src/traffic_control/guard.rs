@@ -47,16 +47,16 @@ pub enum Senders {
 
 /// State of the guard at a link and of its card's filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guarded {
+pub struct GuardStates {
     /// State of the kernel's filter.
-    pub by_kernel: Guarding,
+    pub by_kernel: GuardState,
     /// State of the card's filters.
-    pub by_card: CardGuarding,
+    pub by_card: CardGuardState,
 }
 
 /// State of the card's hardware filters at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CardGuarding {
+pub enum CardGuardState {
     /// There are none: the card decides what it forwards.
     Missing,
     /// The filters differ from the expected ones.
@@ -71,7 +71,7 @@ pub enum CardGuarding {
 
 /// State of the kernel's filter at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guarding {
+pub enum GuardState {
     /// There is none: all frames are admitted.
     Missing,
     /// The filter differs, or another program's filter decides first.

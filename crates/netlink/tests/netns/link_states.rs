@@ -1,6 +1,6 @@
 //! States of links, changed by programs, `ip`, `ethtool` and sysfs.
 
-use netlink::{LinkChange, NetSysfs, Netns, Painter, Portrait, Request, VethEnd};
+use netlink::{LinkChange, NetSysfs, Netns, LinkStateReader, LinkState, Request, VethEnd};
 
 use crate::support::TestNetns;
 
@@ -16,9 +16,9 @@ fn index_of(netns: &TestNetns, name: &str) -> u32 {
     netns.rtnl().link_by_name(name).unwrap().unwrap().index
 }
 
-fn portrait(netns: &TestNetns) -> Portrait {
+fn portrait(netns: &TestNetns) -> LinkState {
     let sysfs = NetSysfs::mount(&netns.netns).unwrap();
-    let mut painter = Painter::open(&netns.netns, Some(&sysfs)).unwrap();
+    let mut painter = LinkStateReader::open(&netns.netns, Some(&sysfs)).unwrap();
     painter.portrait(index_of(netns, "one")).unwrap().unwrap().1
 }
 

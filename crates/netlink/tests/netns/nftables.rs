@@ -312,7 +312,7 @@ fn nft_displays_next_hop_rules() {
         (Family::V6, c"known-v6", c"asked-v6", "fd00::2"),
     ];
     let rate = PacketRate { per_second: 16, burst: 64 };
-    let mut sets = vec![Set::of_senders(c"senders"), Set::of_entrances(c"entrances")];
+    let mut sets = vec![Set::of_senders(c"senders"), Set::of_ingress_links(c"entrances")];
     let mut rules = Vec::new();
     for (family, known, asked, address) in families {
         sets.push(Set::of_addresses(known, family, [address.parse().unwrap()]));
@@ -320,9 +320,9 @@ fn nft_displays_next_hop_rules() {
         let is_new =
             || vec![Term::NextHopNotIn(family, known), Term::ResolutionNotIn(family, asked)];
         let with = |term| [is_new(), vec![term, Term::Drop]].concat();
-        rules.push(with(Term::TooManyOfSender(c"senders", rate)));
-        rules.push(with(Term::TooManyOfEntrance(c"entrances", rate)));
-        rules.push(vec![Term::NextHopNotIn(family, known), Term::NoteResolution(family, asked)]);
+        rules.push(with(Term::SenderRateExceeded(c"senders", rate)));
+        rules.push(with(Term::LinkRateExceeded(c"entrances", rate)));
+        rules.push(vec![Term::NextHopNotIn(family, known), Term::RecordResolution(family, asked)]);
     }
     let chains = vec![Chain { name: c"forward", hook: Hook::Forward, rules }];
     let table = Table::new(TABLE, sets, chains);
@@ -359,11 +359,11 @@ fn nft_displays_source_rules() {
     let sets = vec![known(), heard(), senders()];
     let of_arp = [known(), heard(), senders()].map(Set::for_arp);
     let rules = |source| {
-        let is_new = Term::SourceNotNoted(source, c"heard");
+        let is_new = Term::SourceNotRecorded(source, c"heard");
         vec![
             vec![Term::SourceIn(source, c"known"), Term::Accept],
-            vec![is_new, Term::TooManyOfSender(c"senders", rate), Term::Drop],
-            vec![Term::NoteSource(source, c"heard")],
+            vec![is_new, Term::SenderRateExceeded(c"senders", rate), Term::Drop],
+            vec![Term::RecordSource(source, c"heard")],
         ]
     };
     let ip = rules(Source::Ip(Family::V4));

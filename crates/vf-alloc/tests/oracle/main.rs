@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use vf_alloc::{
     Allocator, ClearError, Device, FunctionId, HostId, Request, ReserveError, RestoreError,
-    RestoredState, VfFacts, VfPromise, VfState,
+    RestoredState, VfFacts, VfOffer, VfState,
 };
 
 use operation::{KEYS, Operation, operation};
@@ -34,7 +34,7 @@ struct Both {
 impl Both {
     fn new() -> Self {
         let allocator = Allocator::new(pools(false, false), SETTINGS).unwrap();
-        let oracle = Oracle { last_number: SETTINGS.promised_before, ..Oracle::default() };
+        let oracle = Oracle { last_number: SETTINGS.offered_before, ..Oracle::default() };
         Self { allocator, oracle, step: 0 }
     }
 
@@ -56,14 +56,14 @@ impl Both {
                 oracle.known(vf).absent = true;
             }
             Operation::Promise(host, most) => self.promise(HostId(host), most),
-            Operation::NoteUntaken(ref place, number) => self.note_untaken(place, number),
+            Operation::NoteUntaken(ref place, number) => self.note_declined(place, number),
             Operation::EndPromise(vf) => {
-                allocator.end_promise(vf);
+                allocator.end_offer(vf);
                 if let Some(known) = oracle.vfs.get_mut(&vf) {
                     known.promise = Promise::None;
                 }
             }
-            Operation::EndPromises(host) => self.end_promises(HostId(host)),
+            Operation::EndPromises(host) => self.end_offers(HostId(host)),
             Operation::Name(key, pool, ref named) => self.name(key, POOLS[pool], named),
             Operation::Reserve(key, pool, host) => {
                 self.reserve(key, POOLS[pool], HostId(host), None);
@@ -259,7 +259,7 @@ impl Both {
             ReserveError::PinnedOnly { .. } => {
                 assert!(pin.is_none() && !self.oracle.is_open(pool));
             }
-            ReserveError::NotPromised { vf, .. } => {
+            ReserveError::NotOffered { vf, .. } => {
                 let (pinned, device) = pin.unwrap();
                 assert_eq!(*vf, pinned);
                 assert!(self.oracle.is_at(*vf, host, device), "{vf} is no longer at {device}");
@@ -317,7 +317,7 @@ impl Both {
             assert_eq!(state, oracle.state(vf, known), "{vf}");
             let holder = known.holder.map(|(key, _)| key);
             assert_eq!(allocator.holder(vf).copied(), holder);
-            assert_eq!(allocator.is_promised(vf), known.promise != Promise::None, "{vf}");
+            assert_eq!(allocator.is_offered(vf), known.promise != Promise::None, "{vf}");
             if let Some(VfFacts { host, device, .. }) = &known.facts {
                 assert_eq!(allocator.at_device(*host, device), Some(vf));
             }
@@ -377,7 +377,7 @@ impl Both {
         }
         for (vf, known) in &self.oracle.vfs {
             let VfFacts { host, device, .. } = facts(*vf, false);
-            let promise = VfPromise { device, number: known.last_number };
+            let promise = VfOffer { device, number: known.last_number };
             let (pinned, promised) = (Some(&promise.device), Some(&promise));
             let request = Request { host, pool: "all", pinned, promised };
             assert_eq!(self.allocator.reserve(&request, KEYS), Ok(*vf));

@@ -6,7 +6,7 @@ use vf_alloc::{
     Device, FunctionId, HostId, PfId, Policy, PoolSpec, Settings, Usage, VfFacts, parse_selectors,
 };
 
-pub(crate) const SETTINGS: Settings = Settings { quarantine_after: 2, promised_before: 40 };
+pub(crate) const SETTINGS: Settings = Settings { quarantine_after: 2, offered_before: 40 };
 pub(crate) const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
 
 /// The state of a VF.

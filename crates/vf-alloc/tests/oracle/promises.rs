@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::sample::Index;
-use vf_alloc::{FunctionId, HostId, Promised, Request, ReserveError, VfPromise, VfState};
+use vf_alloc::{FunctionId, HostId, Promised, Request, ReserveError, VfOffer, VfState};
 
 use crate::{
     Both,
@@ -55,8 +55,8 @@ impl Both {
         })
     }
 
-    pub(crate) fn end_promises(&mut self, host: HostId) {
-        self.allocator.end_promises(host);
+    pub(crate) fn end_offers(&mut self, host: HostId) {
+        self.allocator.end_offers(host);
         for known in self.oracle.vfs.values_mut() {
             if known.facts.as_ref().is_some_and(|facts| facts.host == host) {
                 known.promise = Promise::None;
@@ -65,10 +65,10 @@ impl Both {
     }
 
     /// Another number than the valid one must change nothing.
-    pub(crate) fn note_untaken(&mut self, place: &Index, number: Number) {
+    pub(crate) fn note_declined(&mut self, place: &Index, number: Number) {
         let Some(vf) = self.pick_offered(place) else { return };
         let number = self.number(vf, number);
-        self.allocator.note_untaken(vf, number);
+        self.allocator.note_declined(vf, number);
         let known = self.oracle.known(vf);
         if known.promise == Promise::Sent(number) {
             known.promise = Promise::Unsent;
@@ -97,7 +97,7 @@ impl Both {
         let key = self.idle_key(key);
         let host = HostId(facts(vf, *moved).host.0 ^ u32::from(*abroad));
         let promise =
-            VfPromise { device: facts(vf, *moved).device, number: self.number(vf, *number) };
+            VfOffer { device: facts(vf, *moved).device, number: self.number(vf, *number) };
         let pinned = match pins {
             Pins::Nothing => None,
             Pins::TheSame => Some(promise.device.clone()),
@@ -125,7 +125,7 @@ impl Both {
     fn expected(
         &self,
         vf: FunctionId,
-        VfPromise { device, number }: &VfPromise,
+        VfOffer { device, number }: &VfOffer,
         request: &Request<'_>,
     ) -> Result<FunctionId, ReserveError> {
         let Self { allocator, oracle, .. } = self;
@@ -145,7 +145,7 @@ impl Both {
             return Ok(vf);
         }
         match allocator.state(vf).unwrap() {
-            VfState::Free => Err(ReserveError::NotPromised { device: named, vf }),
+            VfState::Free => Err(ReserveError::NotOffered { device: named, vf }),
             state => Err(ReserveError::PinnedNotFree { device: named, vf, state }),
         }
     }

@@ -19,7 +19,7 @@ use offload_proto::{
     },
     v1,
 };
-use vf_alloc::{Device, FunctionId, NumberError, VfPromise};
+use vf_alloc::{Device, FunctionId, NumberError, VfOffer};
 
 pub(crate) use events::{audit_filter, event_cursor, event_filter};
 pub(crate) use examination::{examination, failed_add, pod_findings, repaired};
@@ -247,12 +247,12 @@ fn pod(pod: v1::Pod) -> Result<v1::Pod, Failure> {
     })
 }
 
-pub(crate) fn offers(offers: Vec<v1::VfPromise>) -> Result<Vec<VfPromise>, Failure> {
+pub(crate) fn offers(offers: Vec<v1::VfOffer>) -> Result<Vec<VfOffer>, Failure> {
     offers.into_iter().map(offer).collect()
 }
 
-fn offer(v1::VfPromise { device: text, number }: v1::VfPromise) -> Result<VfPromise, Failure> {
-    Ok(VfPromise { device: device(&text)?, number })
+fn offer(v1::VfOffer { device: text, number }: v1::VfOffer) -> Result<VfOffer, Failure> {
+    Ok(VfOffer { device: device(&text)?, number })
 }
 
 /// `domain:bus:device.function` in hexadecimal, converted to lower case. Domains may have more than four digits (VMD).

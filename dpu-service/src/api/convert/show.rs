@@ -10,7 +10,7 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 use crate::{
     attachments::{
         Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OpenPool, Origin,
-        Outdated, PoolView, PooledVf, PromisedVf, SubnetUsage, VfView,
+        Outdated, PoolView, PooledVf, OfferedVf, SubnetUsage, VfView,
     },
     audit::AuditEntry,
     conditions::Condition,
@@ -542,9 +542,9 @@ pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
     v1::VfPools { pools: pools.iter().map(pool).collect() }
 }
 
-pub(crate) fn offers(offers: &[PromisedVf]) -> v1::Promises {
-    let vf = |vf: &PromisedVf| v1::PromisedVf {
-        promise: Some(v1::VfPromise {
+pub(crate) fn offers(offers: &[OfferedVf]) -> v1::Promises {
+    let vf = |vf: &OfferedVf| v1::OfferedVf {
+        promise: Some(v1::VfOffer {
             device: vf.promise.device.to_string(),
             number: vf.promise.number,
         }),

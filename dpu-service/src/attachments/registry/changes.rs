@@ -398,7 +398,7 @@ impl NetworkChanges<'_> {
         for (vf, owner) in before {
             if registry.hosts.owner(vf.pf) != owner.as_ref() {
                 registry.vfs.withdraw(vf, "its host has not offered it");
-                registry.vfs.end_promise(vf);
+                registry.vfs.end_offer(vf);
             }
         }
     }

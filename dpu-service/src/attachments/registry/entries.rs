@@ -225,7 +225,7 @@ impl Entries {
         let record = entry.record();
         self.by_mac.insert(record.mac, record.id);
         self.by_key.insert(record.key.clone(), record.id);
-        if let Some(lead) = record.lead_key() {
+        if let Some(lead) = record.group_key() {
             self.by_group.entry(lead).or_default().push(record.id);
         }
         if record.key.is_host_port() {
@@ -264,7 +264,7 @@ impl Entries {
     }
 
     fn leave_group(&mut self, record: &Record) {
-        let Some(lead) = record.lead_key() else { return };
+        let Some(lead) = record.group_key() else { return };
         if let Some(members) = self.by_group.get_mut(&lead) {
             members.retain(|id| *id != record.id);
             if members.is_empty() {

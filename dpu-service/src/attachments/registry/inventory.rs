@@ -79,7 +79,7 @@ impl Registry {
                 return self.anomalies.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
             // Only an attach that names the offer gets it, so the host may already have moved it.
-            VfCondition::Taken if self.vfs.is_promised(vf) => self.vfs.learn(vf, facts),
+            VfCondition::Taken if self.vfs.is_offered(vf) => self.vfs.learn(vf, facts),
             VfCondition::InUse | VfCondition::Taken => {
                 // Its return may be reported by a Detach alone, so the facts are stored although the VF is unavailable.
                 self.vfs.learn(vf, facts);

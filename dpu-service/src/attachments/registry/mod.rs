@@ -34,7 +34,7 @@ use std::{
 };
 
 use tokio::time::Instant;
-use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfPromise};
+use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfOffer};
 
 pub(crate) use anomalies::Anomalies;
 pub(crate) use conflicts::{Conflicts, Users};
@@ -44,7 +44,7 @@ pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, InventoryResult};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
-pub use offers::{OpenPool, PromisedVf};
+pub use offers::{OpenPool, OfferedVf};
 pub(crate) use pod_addresses::{pod_addresses, pod_addresses_among, pod_addresses_of};
 pub(crate) use reserve::tighter;
 pub(crate) use stage::VfReturn;
@@ -77,19 +77,19 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Restores the journal under a configuration that may have changed. Numbers of VF offers start after
-    /// `promised_before`: an agent must not mistake an offer for one of an earlier service.
+    /// `offered_before`: an agent must not mistake an offer for one of an earlier service.
     pub(crate) fn restore(
         loaded: Loaded,
         configuration: Configuration,
         settings: Settings,
-        promised_before: u64,
+        offered_before: u64,
     ) -> Result<Self, OpenError> {
         let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
         let domains = Layer2Domains::of_bridges(&settings.bridges);
         // Before anything is restored: the indexes would silently keep one of two holders.
         entries::check_unshared(&loaded.attachments, &domains)?;
         let allocation =
-            vf_alloc::Settings { quarantine_after: settings.quarantine_after, promised_before };
+            vf_alloc::Settings { quarantine_after: settings.quarantine_after, offered_before };
         let mut registry = Self {
             entries: Entries::new(domains.clone()),
             vfs: Allocator::new(pools, allocation)
@@ -249,30 +249,30 @@ impl Registry {
     }
 
     /// Offers the host free VFs, up to `most` of each pool. Returns the offers not yet sent.
-    pub(crate) fn offer_vfs(&mut self, host: &HostName, most: usize) -> Vec<PromisedVf> {
+    pub(crate) fn offer_vfs(&mut self, host: &HostName, most: usize) -> Vec<OfferedVf> {
         let Ok(number) = self.hosts.number(host) else { return Vec::new() };
         let unsent = self.vfs.promise(number, most).into_iter();
         let offers = unsent.filter_map(|Promised { vf, number }| {
-            let promise = VfPromise { device: self.vfs.facts(vf)?.device.clone(), number };
+            let promise = VfOffer { device: self.vfs.facts(vf)?.device.clone(), number };
             let open = |pool: &PoolSpec| OpenPool { name: pool.name.clone(), policy: pool.policy };
             let pools = self.vfs.open_pools_of(vf).map(open).collect();
-            Some(PromisedVf { promise, pools, pf: vf.pf })
+            Some(OfferedVf { promise, pools, pf: vf.pf })
         });
         offers.collect()
     }
 
     /// The host declines the VF of that offer.
-    pub(crate) fn note_declined(&mut self, host: &HostName, promise: &VfPromise) {
+    pub(crate) fn note_declined(&mut self, host: &HostName, promise: &VfOffer) {
         let Ok(number) = self.hosts.number(host) else { return };
         if let Some(vf) = self.vfs.at_device(number, &promise.device) {
-            self.vfs.note_untaken(vf, promise.number);
+            self.vfs.note_declined(vf, promise.number);
         }
     }
 
     /// Ends all offers to the host: they are valid for one session.
     pub(crate) fn end_offers(&mut self, host: &HostName) {
         if let Ok(number) = self.hosts.number(host) {
-            self.vfs.end_promises(number);
+            self.vfs.end_offers(number);
         }
     }
 

@@ -1,12 +1,12 @@
 //! VFs that the registry offers to a host.
 
-use vf_alloc::{PfId, Policy, VfPromise};
+use vf_alloc::{PfId, Policy, VfOffer};
 
 /// A VF offered to its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PromisedVf {
+pub struct OfferedVf {
     /// The VF's device on its host and the number of the offer.
-    pub promise: VfPromise,
+    pub promise: VfOffer,
     /// The pools from which an attach without a chosen VF may get it.
     pub pools: Vec<OpenPool>,
     pub pf: PfId,

@@ -203,13 +203,13 @@ fn vf_failure(error: &ReserveError, is_named: bool) -> Failure {
     let reason = match error {
         ReserveError::PoolUnknown { .. } => Reason::InvalidRequest,
         // The free VFs are offered to the host, whose agent may not have received the offers yet.
-        ReserveError::Exhausted { usage, .. } if usage.free > 0 => Reason::VfsPromised,
-        ReserveError::NotPromised { .. } if !is_named => Reason::VfsPromised,
+        ReserveError::Exhausted { usage, .. } if usage.free > 0 => Reason::VfsOffered,
+        ReserveError::NotOffered { .. } if !is_named => Reason::VfsOffered,
         ReserveError::Exhausted { .. } => Reason::VfsExhausted,
         ReserveError::PinnedOnly { .. } => Reason::PoolPinnedOnly,
         ReserveError::PinnedUnknown { .. } => Reason::VfUnknown,
         ReserveError::PinnedNotFree { .. }
-        | ReserveError::NotPromised { .. }
+        | ReserveError::NotOffered { .. }
         | ReserveError::PinnedNotInPool { .. } => Reason::VfNotFree,
         // The id is new, so it holds nothing yet.
         ReserveError::KeyHoldsAnother { .. }

@@ -103,14 +103,14 @@ pub(crate) struct Port {
     /// Up, but without carrier.
     pub(crate) is_waiting_for_vf: bool,
     /// What it may send.
-    pub(crate) guard: Option<Guarded>,
+    pub(crate) guard: Option<GuardStates>,
     /// Limit on what the VF sends, unless the card limits that.
     pub(crate) limit: Option<EgressLimit>,
 }
 
 /// Settings of a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Guarded {
+pub(crate) struct GuardStates {
     level: AntiSpoofing,
     mac: MacAddress,
     addresses: Vec<IpAddr>,
@@ -118,8 +118,8 @@ pub(crate) struct Guarded {
     trunk: BTreeSet<u16>,
 }
 
-fn guarded(settings: &PortSettings) -> Guarded {
-    Guarded {
+fn guarded(settings: &PortSettings) -> GuardStates {
+    GuardStates {
         level: settings.anti_spoofing,
         mac: settings.mac,
         addresses: settings.addresses.clone(),

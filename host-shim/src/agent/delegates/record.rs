@@ -65,7 +65,7 @@ pub(in crate::agent) struct Delegated {
 
 impl Delegated {
     /// The key of the attachment that leads it.
-    pub(in crate::agent) fn lead_key(&self) -> Key {
+    pub(in crate::agent) fn group_key(&self) -> Key {
         Key { container_id: self.key.container_id.clone(), interface_name: self.lead.clone() }
     }
 

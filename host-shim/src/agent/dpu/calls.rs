@@ -14,7 +14,7 @@ use offload_proto::{
 };
 use tonic::{Request, Status};
 use traces::Instrument;
-use vf_alloc::VfPromise;
+use vf_alloc::VfOffer;
 
 use super::{
     established::Established,
@@ -80,7 +80,7 @@ impl Calls {
             session = match next {
                 Ok(next) if Instant::now() < deadline => next,
                 _ => {
-                    self.disown(&requests[0].key).await;
+                    self.detach_by_key(&requests[0].key).await;
                     return Err(failure);
                 }
             };
@@ -95,18 +95,18 @@ impl Calls {
     ) -> Result<Vec<Attachment>, Failure> {
         let checked = check_all(requests, &attachments);
         if checked.is_err() {
-            self.disown(&requests[0].key).await;
+            self.detach_by_key(&requests[0].key).await;
         }
         checked.map(|()| attachments)
     }
 
     /// Releases what a call without an answer may have left for a key and its group members, at once or later. Only the
     /// inventory says where the VF is: if records were lost, a pod may have it.
-    pub(in crate::agent) async fn disown(&self, key: &Key) {
+    pub(in crate::agent) async fn detach_by_key(&self, key: &Key) {
         if self.vfs.records().by_key(key).is_some() {
             return;
         }
-        let request = disowning(key);
+        let request = detach_request_by_key(key);
         let limit = self.timeouts.reconnect();
         if let Err(failure) = self.detach_within(limit, request.clone()).await {
             self.detach_later(request, &failure);
@@ -343,7 +343,7 @@ pub(in crate::agent) fn detach_request(
 }
 
 /// A Detach of everything that the DPU has for a key and its group members. It says nothing about the VF.
-pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
+pub(in crate::agent) fn detach_request_by_key(key: &Key) -> DetachRequest {
     detach_request(Some(key.clone().into()), String::new(), false)
 }
 
@@ -431,7 +431,7 @@ mod tests {
     async fn disowned_attach_reports_no_returned_vf() {
         let (dpu, _folder) = dpu();
         let key = record("a", "c").key();
-        dpu.calls().disown(&key).await;
+        dpu.calls().detach_by_key(&key).await;
         assert!(!dpu.calls().pending_detaches.get(&key).unwrap().vf_returned);
         assert!(dpu.reports().is_inventory_wanted(), "the inventory is reported again");
     }

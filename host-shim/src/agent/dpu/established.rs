@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, transport::Channel};
 
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::{Device, VfOffer};
 
 use super::{networks::Networks, vf_offers::VfOffers};
 use crate::agent::{defect::locked, vfs::Claimed};
@@ -95,7 +95,7 @@ impl Established {
         &self,
         chosen: &Device,
         claim: impl Fn(&Device) -> Option<Claimed>,
-    ) -> Option<(VfPromise, Claimed)> {
+    ) -> Option<(VfOffer, Claimed)> {
         locked(&self.offers).take_chosen(chosen, claim)
     }
 
@@ -104,7 +104,7 @@ impl Established {
         &self,
         network: &str,
         claim: impl Fn(&Device) -> Option<Claimed>,
-    ) -> Option<(VfPromise, Claimed)> {
+    ) -> Option<(VfOffer, Claimed)> {
         let pool = locked(&self.networks).pool_of(network).map(str::to_owned)?;
         locked(&self.offers).take_of_pool(&pool, claim)
     }
@@ -115,7 +115,7 @@ impl Established {
     }
 
     /// Voids this session's offers: the next hello lists the VFs in use.
-    pub(super) fn close_promises(&self) {
+    pub(super) fn close_offers(&self) {
         locked(&self.offers).close();
     }
 

@@ -12,7 +12,7 @@
 //! that arrives after a later Detach of its key reserves nothing.
 //!
 //! - *A call and the end of its session.* The agent does not know whether the DPU served the call. It repeats an Attach
-//!   in the next session or takes it back (`disown`). It keeps a Detach without a record (`detach_later`); a Detach
+//!   in the next session or takes it back (`detach_by_key`). It keeps a Detach without a record (`detach_later`); a Detach
 //!   with a record is retried from the record.
 //! - *A hello and an ADD.* The hello lists calls in progress before records, so that an ADD that moves from one to the
 //!   other is in at least one list.
@@ -50,7 +50,7 @@ use self::{
     session::Session,
 };
 pub(super) use self::{
-    calls::{detach_request, disowning},
+    calls::{detach_request, detach_request_by_key},
     dial::credentials_and_connector,
     established::Established,
     session::{FromDpu, SessionState},

@@ -13,7 +13,7 @@ use offload_proto::{
     v1::{self, Hello, Inventory, PhysicalFunction, VfCondition, host_message},
 };
 use tokio::time::timeout;
-use vf_alloc::VfPromise;
+use vf_alloc::VfOffer;
 
 use super::{
     inventory::{Held, functions_of, live, log_uses},
@@ -131,7 +131,7 @@ impl Reports {
     }
 
     /// Reports that the pod has its VF.
-    pub(in crate::agent) fn tell_attached(&self, record: &Record) {
+    pub(in crate::agent) fn report_attached(&self, record: &Record) {
         let attached = v1::Attached { attachment_id: record.id().to_owned() };
         if !self.session.send(host_message::Message::Attached(attached)) {
             locked(&self.untold).insert(record.id().to_owned());
@@ -140,10 +140,10 @@ impl Reports {
 
     /// Reports that taken VF offers are not used. Without a session there is nothing to decline: its end ends its
     /// offers. A session that began in between has listed the VFs as in use; the inventory corrects that.
-    pub(in crate::agent) fn report_declined(&self, promises: &[VfPromise]) {
+    pub(in crate::agent) fn report_declined(&self, promises: &[VfOffer]) {
         if !promises.is_empty() {
             let promises = promises.iter().map(offer_message).collect();
-            self.session.send(host_message::Message::Untaken(v1::Untaken { promises }));
+            self.session.send(host_message::Message::DeclinedOffers(v1::DeclinedOffers { promises }));
             self.inventory_wanted();
         }
     }
@@ -152,7 +152,7 @@ impl Reports {
     pub(super) fn report_waiting(&self) {
         let untold = mem::take(&mut *locked(&self.untold));
         for record in untold.iter().filter_map(|id| self.vfs.records().by_id(id)) {
-            self.tell_attached(&record);
+            self.report_attached(&record);
         }
     }
 
@@ -299,7 +299,7 @@ mod tests {
         let (dpu, _folder) = dpu();
         let (reports, record) = (dpu.reports(), record("a", "c"));
         keep(reports.vfs.records(), record.clone());
-        reports.tell_attached(&record);
+        reports.report_attached(&record);
         assert!(locked(&reports.untold).contains("a"));
         reports.report_waiting();
         assert!(locked(&reports.untold).contains("a"), "there is no session yet");

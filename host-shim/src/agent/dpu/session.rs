@@ -244,7 +244,7 @@ impl Session {
             channel = connector.renewed() => Ok(channel),
         };
         // Before the next hello lists the VFs in use.
-        session.close_promises();
+        session.close_offers();
         let channel = match ended {
             Ok(channel) => channel,
             Err(loss) => return Ended::AfterHelloReply(loss),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use offload_proto::v1::{self, OpenPool};
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::{Device, VfOffer};
 
 /// The offers that no ADD has taken, in the order of the DPU's messages.
 #[derive(Debug, Default)]
@@ -19,18 +19,18 @@ pub(super) struct VfOffers {
 /// An offered VF.
 #[derive(Debug)]
 struct OpenOffer {
-    offer: VfPromise,
+    offer: VfOffer,
     /// The VF's controller and PF.
     pf: (u32, u32),
     /// The pools from which an ADD without a chosen VF may take it.
     pools: Vec<OpenPool>,
 }
 
-impl From<v1::PromisedVf> for OpenOffer {
-    fn from(offered: v1::PromisedVf) -> Self {
-        let v1::PromisedVf { promise, pools, controller, pf } = offered;
-        let v1::VfPromise { device, number } = promise.unwrap_or_default();
-        Self { offer: VfPromise { device: device.into(), number }, pf: (controller, pf), pools }
+impl From<v1::OfferedVf> for OpenOffer {
+    fn from(offered: v1::OfferedVf) -> Self {
+        let v1::OfferedVf { promise, pools, controller, pf } = offered;
+        let v1::VfOffer { device, number } = promise.unwrap_or_default();
+        Self { offer: VfOffer { device: device.into(), number }, pf: (controller, pf), pools }
     }
 }
 
@@ -52,7 +52,7 @@ impl VfOffers {
         &mut self,
         chosen: &Device,
         claim: impl Fn(&Device) -> Option<C>,
-    ) -> Option<(VfPromise, C)> {
+    ) -> Option<(VfOffer, C)> {
         let place = self.vfs.iter().position(|vf| vf.offer.device == *chosen)?;
         let claimed = claim(chosen)?;
         Some((self.vfs.remove(place).offer, claimed))
@@ -63,7 +63,7 @@ impl VfOffers {
         &mut self,
         pool: &str,
         claim: impl Fn(&Device) -> Option<C>,
-    ) -> Option<(VfPromise, C)> {
+    ) -> Option<(VfOffer, C)> {
         let mut claimed = self.places_in_order(pool).into_iter().filter_map(|place| {
             let device = &self.vfs[place].offer.device;
             Some((place, claim(device)?))
@@ -100,8 +100,8 @@ impl VfOffers {
 }
 
 /// The DPU's form of a VF offer.
-pub(super) fn offer_message(promise: &VfPromise) -> v1::VfPromise {
-    v1::VfPromise { device: promise.device.to_string(), number: promise.number }
+pub(super) fn offer_message(promise: &VfOffer) -> v1::VfOffer {
+    v1::VfOffer { device: promise.device.to_string(), number: promise.number }
 }
 
 #[cfg(test)]
@@ -114,9 +114,9 @@ mod tests {
         }
     }
 
-    fn vf(device: &str, number: u64, pf: u32, packs: bool) -> v1::PromisedVf {
-        v1::PromisedVf {
-            promise: Some(v1::VfPromise { device: device.into(), number }),
+    fn vf(device: &str, number: u64, pf: u32, packs: bool) -> v1::OfferedVf {
+        v1::OfferedVf {
+            promise: Some(v1::VfOffer { device: device.into(), number }),
             pools: vec![OpenPool { name: "blue".into(), packs }],
             controller: 0,
             pf,
@@ -154,7 +154,7 @@ mod tests {
         assert!(offers.has(&chosen));
         assert!(offers.take_chosen(&chosen, |_| None::<()>).is_none());
         let (offer, ()) = offers.take_chosen(&chosen, |_| Some(())).unwrap();
-        assert_eq!(offer, VfPromise { device: chosen.clone(), number: 4 });
+        assert_eq!(offer, VfOffer { device: chosen.clone(), number: 4 });
         assert!(!offers.has(&chosen));
     }
 

@@ -350,7 +350,7 @@ impl Examiner {
 /// Adds the reason of a failed repair to the finding.
 fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
     if let Some(why) = obstacles.get(&found.subject) {
-        found.set_unmended(why);
+        found.set_not_repaired(why);
     }
 }
 
@@ -431,7 +431,7 @@ mod tests {
         let mut found = Finding::VfElsewhere.of("pf0vf1", "it is away");
         let obstacles = Obstacles::from([("pf0vf1".to_owned(), "busy".to_owned())]);
         note_obstacle(&mut found, &obstacles);
-        assert_eq!((found.state(), found.why.as_str()), (DifferenceState::Unmended, "busy"));
+        assert_eq!((found.state(), found.why.as_str()), (DifferenceState::NotRepaired, "busy"));
     }
 
     #[tokio::test]

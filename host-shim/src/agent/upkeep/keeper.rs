@@ -193,7 +193,7 @@ impl Keeper {
     fn tell_put_back(&self, record: &Record) {
         if record.netns.living().is_some() {
             self.vfs().repairs().note(record.id(), "its VF is in its pod again".into());
-            self.doors.dpu.reports().tell_attached(record);
+            self.doors.dpu.reports().report_attached(record);
         }
     }
 

@@ -50,7 +50,7 @@ use crate::{
     agent::{
         caller::{Answer, Caller},
         clock::microseconds,
-        dpu::{Established, SessionState, disowning},
+        dpu::{Established, SessionState, detach_request_by_key},
         kill_points::KillPoint,
         vfs::{MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
     },
@@ -203,7 +203,7 @@ async fn ask_ahead(
     if asked.is_ok() && moved.is_err() {
         // Of those that were not moved ahead there is no record to take them back by.
         for request in requests.iter() {
-            doors.dpu.calls().disown(&request.key).await;
+            doors.dpu.calls().detach_by_key(&request.key).await;
         }
     }
     Ok(Answered { attachments: asked?, call, ahead: moved? })
@@ -214,7 +214,7 @@ async fn ask_ahead(
 /// the report of returned VFs.
 const fn is_about_vfs(failure: &Failure, is_untold: bool) -> bool {
     match failure.reason {
-        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised => true,
+        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsOffered => true,
         Reason::VfsExhausted => is_untold,
         _ => false,
     }
@@ -331,7 +331,7 @@ async fn ask_patiently(
         is_untold = doors.dpu.reports().is_inventory_wanted() && Instant::now() < told_by;
         // An ADD for several VFs holds some of a pool each time that it asks. It asks less often, so that an ADD for
         // one VF can come in between.
-        let may_hurry = failure.reason == Reason::VfsPromised && requests.len() == 1;
+        let may_hurry = failure.reason == Reason::VfsOffered && requests.len() == 1;
         if !(may_hurry && taken.take(doors, &session, requests)) {
             sleep(AGAIN.saturating_mul(requests.len().try_into().unwrap_or(u32::MAX))).await;
             caller.is_waiting()?;
@@ -348,7 +348,7 @@ fn may_pass(requests: &[AddRequest], failure: &Failure, is_untold: bool) -> bool
         Reason::Releasing => true,
         // Other ADDs have the rest of the pool, or the chosen VF, and one of them may fail. Or the message with
         // the offer is on its way.
-        Reason::VfsPromised => true,
+        Reason::VfsOffered => true,
         Reason::VfsExhausted => is_untold,
         // The offer is void.
         Reason::VfNotFree => requests.iter().any(|request| request.promised.is_some()),
@@ -373,12 +373,12 @@ async fn ask_for(
     // With the first one go those that it leads.
     let lead = &requests[0].key;
     if !doors.vfs.keys().is_add_waiting(lead) {
-        doors.dpu.calls().disown(lead).await;
+        doors.dpu.calls().detach_by_key(lead).await;
         return Err(failure);
     }
     // Of each by itself: the repeat may want fewer of them.
     for request in requests {
-        doors.dpu.calls().leave_to_repeat(disowning(&request.key));
+        doors.dpu.calls().leave_to_repeat(detach_request_by_key(&request.key));
     }
     Err(failure)
 }
@@ -404,7 +404,7 @@ async fn confirm(
         KillPoint::AttachCommitted.pass();
     }
     for record in &records {
-        doors.dpu.reports().tell_attached(record);
+        doors.dpu.reports().report_attached(record);
     }
     let attachments = records.iter().map(|record| record.attachment.clone());
     let attachments = in_order(attachments.chain(made).collect(), order);
@@ -442,8 +442,8 @@ fn note(doors: &Doors, record: &Record, times: &AttachTimes) {
         key = %record.key(),
         vf = record.device().as_str(),
         rpc_us = microseconds(call),
-        before_ahead_us = microseconds(ahead.before),
-        ahead_us = microseconds(ahead.moving),
+        speculative_wait_us = microseconds(ahead.before),
+        speculative_move_us = microseconds(ahead.moving),
         record_us = microseconds(recording),
         move_us = microseconds(durations.relocate),
         configure_us = microseconds(durations.configure),

@@ -217,6 +217,6 @@ async fn release_again(doors: Doors, one: Arc<Delegated>, again: Again) {
 
 /// Whether the interface is not recorded as live, or its group's attachment is gone.
 fn is_untaken(doors: &Doors, one: &Delegated) -> bool {
-    let is_led = || doors.vfs.records().by_key(&one.lead_key()).is_some();
+    let is_led = || doors.vfs.records().by_key(&one.group_key()).is_some();
     one.phase != Phase::Live || (one.netns.living().is_none() && !is_led())
 }

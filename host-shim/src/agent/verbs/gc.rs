@@ -23,7 +23,7 @@ use crate::{
 pub(in crate::agent) async fn gc(doors: &Doors, request: GcRequest) -> Result<(), Failure> {
     let valid: HashSet<Key> = request.valid.iter().cloned().collect();
     let is_valid = |record: &Record| {
-        let lead = record.lead_key();
+        let lead = record.group_key();
         valid.contains(&record.key()) || lead.is_some_and(|lead| valid.contains(&lead))
     };
     for record in doors.vfs.records().all() {

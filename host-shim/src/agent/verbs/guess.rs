@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use netlink::NetnsId;
 use offload_proto::{Failure, Reason};
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::{Device, VfOffer};
 
 use super::{doors::Doors, release::forget};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 
 /// What an ADD has taken, until that is recorded or given up.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Vec<(VfPromise, Claimed)>);
+pub(super) struct Taken(Vec<(VfOffer, Claimed)>);
 
 impl Taken {
     /// Takes a promised VF for each request that is new and has none: the one that pod or kubelet has chosen, if it is
@@ -56,11 +56,11 @@ impl Taken {
     pub(super) fn tell(self, doors: &Doors) {
         let (promises, claims): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let is_unrecorded =
-            |promise: &VfPromise| doors.vfs.records().by_device(&promise.device).is_none();
-        let untaken: Vec<_> = promises.into_iter().filter(is_unrecorded).collect();
+            |promise: &VfOffer| doors.vfs.records().by_device(&promise.device).is_none();
+        let declined_offers: Vec<_> = promises.into_iter().filter(is_unrecorded).collect();
         // First: once the DPU has heard it, they may be taken again.
         drop(claims);
-        doors.dpu.reports().report_declined(&untaken);
+        doors.dpu.reports().report_declined(&declined_offers);
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         let (doors, _folder) = doors();
         let device = Device::from("pci-c");
         let claimed = doors.vfs.claims().try_claim(&device).unwrap();
-        let promise = VfPromise { device: device.clone(), number: 1 };
+        let promise = VfOffer { device: device.clone(), number: 1 };
         let mut requests = [AddRequest { promised: Some(promise.clone()), ..to("blue") }];
         assert!(!doors.dpu.reports().is_inventory_wanted());
         Taken(vec![(promise, claimed)]).give_up(&doors, &mut requests);

@@ -49,7 +49,7 @@ impl AttachTimes {
     pub(super) const fn phases(&self) -> [(&'static str, Duration); 8] {
         [
             (RPC, self.call),
-            ("before_ahead", self.ahead.before),
+            ("speculative_wait", self.ahead.before),
             ("speculative_move", self.ahead.moving),
             ("record", self.recording),
             ("move", self.durations.relocate),

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     agent::{
-        dpu::{detach_request, disowning},
+        dpu::{detach_request, detach_request_by_key},
         kill_points::KillPoint,
         vfs::{Condition, Phase, Record},
     },
@@ -164,7 +164,7 @@ fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
     if record.is_guess {
         let returned = is_returned.then(|| record.device().to_string());
         let returned_device = returned.unwrap_or_default();
-        return DetachRequest { returned_device, ..disowning(&record.key()) };
+        return DetachRequest { returned_device, ..detach_request_by_key(&record.key()) };
     }
     let cause = record.release_cause.clone();
     let id = record.id().to_owned();

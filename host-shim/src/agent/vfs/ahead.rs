@@ -14,7 +14,7 @@ use std::{
 
 use netlink::Netns;
 use offload_proto::Failure;
-use vf_alloc::VfPromise;
+use vf_alloc::VfOffer;
 
 use super::{
     cleanliness::Cleanliness,
@@ -37,7 +37,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Guess {
     pub request: AddRequest,
-    pub promise: VfPromise,
+    pub promise: VfOffer,
 }
 
 /// How long the parts of a move ahead took.

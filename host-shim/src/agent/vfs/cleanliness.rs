@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{Error, Link, NetSysfs, Netns, Painter, Portrait, Rtnl};
+use netlink::{Error, Link, NetSysfs, Netns, LinkStateReader, LinkState, Rtnl};
 use offload_proto::Failure;
 use vf_alloc::Device;
 
@@ -131,10 +131,10 @@ impl Cleanliness {
     /// A VF's link and its state. `None`: the link is gone, or the VF was reset and another link has its index.
     fn portrait(
         &self,
-        painter: &mut Painter<'_>,
+        painter: &mut LinkStateReader<'_>,
         vf: &VfIdentity,
         index: u32,
-    ) -> Result<Option<(Link, Portrait)>, Error> {
+    ) -> Result<Option<(Link, LinkState)>, Error> {
         let is_vfs = |link: &Link| {
             let found = self.host.source().vf_of(link);
             found.is_some_and(|found| found.device == vf.device)
@@ -147,8 +147,8 @@ impl Cleanliness {
     }
 
     /// What takes portraits of the host's links.
-    fn painter(&self) -> Result<Painter<'_>, Error> {
-        Painter::open(self.host.netns(), self.sysfs.as_ref())
+    fn painter(&self) -> Result<LinkStateReader<'_>, Error> {
+        LinkStateReader::open(self.host.netns(), self.sysfs.as_ref())
     }
 
     /// Whether a VF looks as before at first sight: what its link alone tells.
@@ -158,7 +158,7 @@ impl Cleanliness {
 
     /// What is not as before of a VF at first sight.
     pub(super) fn superficial_differences(&self, vf: &VfIdentity, link: &Link) -> Vec<String> {
-        self.differences(vf, link, &Portrait::of_link(link))
+        self.differences(vf, link, &LinkState::of_link(link))
     }
 
     /// Inspects VFs in the host's namespace. VFs that left are omitted.
@@ -265,7 +265,7 @@ impl Cleanliness {
         Ok(())
     }
 
-    fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &Portrait) -> Vec<String> {
+    fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &LinkState) -> Vec<String> {
         let own = self.own_state(vf);
         match own.as_ref().and_then(|own| own.portrait.as_ref()) {
             Some(original) => differences_from(original, link, portrait),
@@ -274,7 +274,7 @@ impl Cleanliness {
     }
 }
 
-fn differences_from(original: &Portrait, link: &Link, portrait: &Portrait) -> Vec<String> {
+fn differences_from(original: &LinkState, link: &Link, portrait: &LinkState) -> Vec<String> {
     let up = link.is_up.then(|| "it is up".to_owned());
     up.into_iter().chain(portrait.differences_from(original)).collect()
 }

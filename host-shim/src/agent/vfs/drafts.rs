@@ -6,7 +6,7 @@ use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
 use uuid::Uuid;
-use vf_alloc::{Device, PfId, VfPromise};
+use vf_alloc::{Device, PfId, VfOffer};
 
 use super::{
     cleanliness::Cleanliness,
@@ -121,7 +121,7 @@ impl Drafts {
     pub(super) fn draft_guess(
         &self,
         request: &AddRequest,
-        promise: &VfPromise,
+        promise: &VfOffer,
         netns: &PodNetns,
         present: &HostLinks,
     ) -> Option<Record> {

@@ -17,7 +17,7 @@ use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, W
 use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::{Device, VfOffer};
 
 use crate::{
     agent::defect::locked,
@@ -102,7 +102,7 @@ pub(in crate::agent) struct Record {
     pub release_cause: String,
     /// What the VF of a guess was promised by, in a session that may be over.
     #[serde(skip)]
-    pub promise: Option<VfPromise>,
+    pub promise: Option<VfOffer>,
     /// Nothing is left on the host, and the DPU is informed. After a crash this is found out again.
     #[serde(skip)]
     pub is_returned: bool,
@@ -132,7 +132,7 @@ impl Record {
 
     /// The key of the attachment that leads it, if another one does.
     #[must_use]
-    pub(in crate::agent) fn lead_key(&self) -> Option<Key> {
+    pub(in crate::agent) fn group_key(&self) -> Option<Key> {
         let interface_name = self.attachment.lead.clone();
         (!interface_name.is_empty()).then(|| Key { interface_name, ..self.key() })
     }

@@ -108,7 +108,7 @@ impl Workloads {
         if !request.key.interface_name.is_empty() {
             return Ok(request);
         }
-        let is_first = |held: &Arc<Record>| held.phase == Phase::Live && held.lead_key().is_none();
+        let is_first = |held: &Arc<Record>| held.phase == Phase::Live && held.group_key().is_none();
         let there = self.records_of(&request.key.container_id).find(is_first);
         request.key.interface_name = match there {
             Some(there) => there.key().interface_name,
@@ -140,7 +140,7 @@ impl Workloads {
         // Group members are detached with their group key.
         let is_recorded = |key: &Key| self.doors.vfs.records().by_key(key).is_some();
         let leads =
-            |record: &Arc<Record>| !record.lead_key().is_some_and(|lead| is_recorded(&lead));
+            |record: &Arc<Record>| !record.group_key().is_some_and(|lead| is_recorded(&lead));
         let mut keys: Vec<_> =
             self.records_of(workload).filter(leads).map(|record| record.key()).collect();
         if keys.is_empty() {

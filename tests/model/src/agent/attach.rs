@@ -198,7 +198,7 @@ pub(super) fn settles_earlier_holder(
     set(system, earlier.key, Step::MoveBack(earlier.id), Then::Nothing);
 }
 
-/// `dpu/reports.rs::tell_attached`.
+/// `dpu/reports.rs::report_attached`.
 pub(super) fn report_attached(system: &mut System, key: Key, id: AttachmentId) {
     let host = system.host_mut(key);
     let Some(agent) = &mut host.agent else { return };

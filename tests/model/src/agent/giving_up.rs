@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `dpu/calls.rs::disown`: abandons an attach whose answer never came.
+    /// `dpu/calls.rs::detach_by_key`: abandons an attach whose answer never came.
     pub fn disowns(&self, system: &mut System, key: Key) {
         let was_asked = !matches!(step(system, key), Some(Step::CallAttach(_, None)));
         if !was_asked || system.host(key).by_key(key).is_some() {

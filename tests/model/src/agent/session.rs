@@ -162,7 +162,7 @@ impl AgentSide<'_> {
         }
     }
 
-    /// Ends the session and its offers: `dpu/established.rs::close_promises`.
+    /// Ends the session and its offers: `dpu/established.rs::close_offers`.
     pub fn goes_down(&self, agent: &mut Agent) {
         agent.standing = Standing::Down;
         if self.has(Protection::ClosedBeforeHello) {

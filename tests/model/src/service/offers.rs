@@ -38,7 +38,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `vf-alloc/src/slot.rs::note_untaken`: the host has declined the offer and has the VF at home. A later offer
+    /// `vf-alloc/src/slot.rs::note_declined`: the host has declined the offer and has the VF at home. A later offer
     /// of the VF is not affected.
     pub(super) fn notes_declined(&self, system: &mut System, offer: Offer) {
         let Offer { vf, number } = offer;

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use netlink::{CardGuarding, Error, Guarding, Rtnl};
+use netlink::{CardGuardState, Error, GuardState, Rtnl};
 use vf_alloc::FunctionId;
 
 use crate::{
@@ -79,37 +79,37 @@ pub(super) fn find(
     let found = rtnl.traffic_control().guarding(port.index, &wanted, port.offloads_filters);
     let found = found.map_err(|error| refused(port, error))?;
     Ok(match found.by_kernel {
-        Guarding::AsWanted if !port.offloads_filters => Reading::in_place(describe(&wanted)),
-        Guarding::AsWanted => Reading::in_place(describe(&wanted)).and(&by_card(
+        GuardState::AsWanted if !port.offloads_filters => Reading::in_place(describe(&wanted)),
+        GuardState::AsWanted => Reading::in_place(describe(&wanted)).and(&by_card(
             found.by_card,
             refusals.of(port),
             settings.anti_spoofing,
         )),
-        Guarding::Otherwise => Reading::missing("the filter differs"),
-        Guarding::Missing => Reading::missing("any frame may be sent"),
+        GuardState::Otherwise => Reading::missing("the filter differs"),
+        GuardState::Missing => Reading::missing("any frame may be sent"),
     })
 }
 
 /// What the card of a port forwards in hardware. `refused`: why it did not take the port's filters.
-fn by_card(found: CardGuarding, refused: Option<String>, wanted: AntiSpoofing) -> Reading {
+fn by_card(found: CardGuardState, refused: Option<String>, wanted: AntiSpoofing) -> Reading {
     match (found, refused) {
-        (CardGuarding::AsWanted, _) if wanted == AntiSpoofing::Off => {
+        (CardGuardState::AsWanted, _) if wanted == AntiSpoofing::Off => {
             Reading::in_place("so may the card by itself")
         }
-        (CardGuarding::AsWanted, _) => {
+        (CardGuardState::AsWanted, _) => {
             Reading::in_place("the card forwards by itself what is so for sure")
         }
-        (CardGuarding::Limited, _) => Reading::in_place(
+        (CardGuardState::Limited, _) => Reading::in_place(
             "the card forwards nothing by itself, because the kernel limits what is sent",
         ),
-        (CardGuarding::Closed, Some(why)) => Reading::in_place(format!(
+        (CardGuardState::Closed, Some(why)) => Reading::in_place(format!(
             "in software alone: the card forwards nothing by itself, because it refused further filters ({why})"
         )),
-        (CardGuarding::Missing, Some(why)) => Reading::in_place(format!(
+        (CardGuardState::Missing, Some(why)) => Reading::in_place(format!(
             "in software alone: what the card forwards by itself is not filtered, because it refused ({why})"
         )),
-        (CardGuarding::Closed, None) => Reading::missing("the card forwards nothing by itself"),
-        (CardGuarding::Missing, None) => {
+        (CardGuardState::Closed, None) => Reading::missing("the card forwards nothing by itself"),
+        (CardGuardState::Missing, None) => {
             Reading::missing("what the card forwards by itself is not filtered")
         }
         _ => Reading::missing("the card forwards other frames by itself"),

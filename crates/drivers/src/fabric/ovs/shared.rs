@@ -29,7 +29,7 @@ impl Inner {
     /// Continues after a failure, and returns the first one.
     pub(super) fn prepare(&self) -> Result<(), Refused> {
         // The replica keeps its rows while the server is suspended, so ask the server itself first.
-        self.vswitch.look_for_life()?;
+        self.vswitch.check_alive()?;
         let is_ours = self.ensure_bridge()?;
         let join = |(role, name)| {
             let joined =

@@ -48,7 +48,7 @@ impl Switches {
             }
         }
         if self.is_stalled.load(Ordering::Relaxed) {
-            self.look_for_life()?;
+            self.check_alive()?;
         }
         let mut switch = self.connect()?;
         let outcome = work(&mut switch);
@@ -73,7 +73,7 @@ impl Switches {
     /// The bridge's ports, and a connection that changes their settings.
     pub(super) fn ports(&self) -> Result<(PortSwitch, Vec<SwitchPort>), Error> {
         if self.is_stalled.load(Ordering::Relaxed) {
-            self.look_for_life()?;
+            self.check_alive()?;
         }
         let connected = PortSwitch::connect(&self.socket, ANSWER);
         self.note(&connected);
@@ -81,7 +81,7 @@ impl Switches {
     }
 
     /// Fails fast if a daemon that missed its latest answer still does not greet.
-    fn look_for_life(&self) -> Result<(), Error> {
+    fn check_alive(&self) -> Result<(), Error> {
         Switch::connect(&self.socket, GREETING_OF_STALLED).map(drop)
     }
 

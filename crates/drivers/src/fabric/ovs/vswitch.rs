@@ -141,8 +141,8 @@ impl Vswitch {
     }
 
     /// Asks a server that missed its latest answer whether it is back. Asks no other server.
-    pub(super) fn look_for_life(&self) -> Result<(), Refused> {
-        let looked = self.database()?.look_for_life();
+    pub(super) fn check_alive(&self) -> Result<(), Refused> {
+        let looked = self.database()?.check_alive();
         looked.map_err(|error| refused("ask Open vSwitch's database", error))
     }
 

@@ -100,7 +100,7 @@ fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
 
 /// Reports rows of ours that another program has changed, until the database can't be read.
 fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
-    let (mut known, mut silences) = (None, database.silences());
+    let (mut known, mut missed_answers) = (None, database.missed_answers());
     loop {
         let Ok((version, shown)) =
             database.read(|replica| (replica.version(), all_shown(replica, &fabric.settings.name)))
@@ -111,7 +111,7 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
         if known.replace(shown.clone()).is_some_and(|known| is_by_others(known, &shown, ports)) {
             report(count);
         }
-        let changed = await_change(fabric, database, version, count, &mut silences);
+        let changed = await_change(fabric, database, version, count, &mut missed_answers);
         if changed.is_err() || fabric.is_over_after(GATHER) {
             return;
         }
@@ -119,14 +119,14 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
 }
 
 /// Waits until the rows have another version than `seen`, or the fabric is dropped. Reports that the server is
-/// suspended, and that it continues, also if other calls noticed it: `silences` is the known count of their
+/// suspended, and that it continues, also if other calls noticed it: `missed_answers` is the known count of their
 /// timeouts.
 fn await_change(
     fabric: &Inner,
     database: &Database,
     seen: u64,
     count: &watch::Sender<u64>,
-    silences: &mut u64,
+    missed_answers: &mut u64,
 ) -> Result<(), Error> {
     let mut stands_still = false;
     loop {
@@ -136,8 +136,8 @@ fn await_change(
         };
         let stood_still = stands_still;
         stands_still = !is_changed && !answers(database)?;
-        let known = std::mem::replace(silences, database.silences());
-        let goes_on = !stands_still && known != *silences;
+        let known = std::mem::replace(missed_answers, database.missed_answers());
+        let goes_on = !stands_still && known != *missed_answers;
         if stands_still != stood_still || goes_on {
             report(count);
         }

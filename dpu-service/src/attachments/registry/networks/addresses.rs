@@ -50,7 +50,7 @@ impl PooledNetworks {
                 && let Some(pool) = self.pool_with(&at)
             {
                 // The former owner need not wait. If the attach fails, the cool-down continues.
-                pool.end_rest(address);
+                pool.end_cool_down(address);
             }
             leases.push(self.request(network, id, address, now)?);
         }
