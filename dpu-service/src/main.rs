@@ -4,7 +4,7 @@
 use std::{fmt::Display, path::Path, process::ExitCode};
 
 use anyhow::Context;
-use bootstrap::{Chain, complain, valid_configuration, init_logs, misconfigured, print};
+use bootstrap::{Chain, complain, init_logs, misconfigured, print, valid_configuration};
 use clap::Parser;
 use dpu_service::{
     arguments::Arguments,

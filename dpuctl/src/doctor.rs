@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use offload_proto::v1::{
     DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, Dpu, ExamineRequest,
-    RepairRequest, Repair, VfPlace,
+    Repair, RepairRequest, VfPlace,
 };
 
 use crate::{

@@ -187,7 +187,7 @@ pub struct AddRequest {
     pub device: Option<Device>,
     /// The VF offer that the agent uses for this ADD.
     #[serde(skip)]
-    pub promised: Option<VfOffer>,
+    pub offered: Option<VfOffer>,
     /// A MAC address that the pod asks for.
     #[serde(default)]
     pub mac: Option<MacAddress>,
@@ -280,7 +280,7 @@ impl AddRequest {
             network,
             pod: v1::Pod::default(),
             device: None,
-            promised: None,
+            offered: None,
             mac: None,
             addresses: Vec::new(),
             families: None,

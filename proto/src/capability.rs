@@ -4,14 +4,14 @@
 /// The agent answers `Examine`.
 pub const EXAMINE: &str = "examine";
 
-/// The agent accepts VF offers (`Promises`).
-pub const PROMISES: &str = "promises";
+/// The agent accepts VF offers (`VfOffers`).
+pub const VF_OFFERS: &str = "vf-offers";
 
 /// The agent accepts `VfPools`.
 pub const VF_POOLS: &str = "vf-pools";
 
 /// The capabilities of this build.
-pub const ALL: &[&str] = &[EXAMINE, PROMISES, VF_POOLS];
+pub const ALL: &[&str] = &[EXAMINE, VF_OFFERS, VF_POOLS];
 
 /// Upper bound of a peer's capabilities that are compared.
 const MOST: usize = 256;

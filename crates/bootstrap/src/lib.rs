@@ -31,7 +31,7 @@ pub use export::Exporting;
 pub use foreign_text::{cut, printable};
 pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
-pub use outcome::{complain, valid_configuration, misconfigured, print};
+pub use outcome::{complain, misconfigured, print, valid_configuration};
 pub use private::{FolderError, is_trusted_owner, private_file, private_folder, private_socket};
 pub use regular_file::open_regular_file;
 pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};

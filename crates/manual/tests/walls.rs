@@ -46,7 +46,8 @@ fn crates_import_what_the_map_draws() {
     }
     let page = fs::read_to_string(repository().join("docs/ARCHITECTURE.md")).unwrap();
     for (from, to) in page.lines().filter_map(|line| line.split_once(" --> ")) {
-        let each = |side: &str| side.split('&').map(|name| name.trim().to_owned()).collect::<Names>();
+        let each =
+            |side: &str| side.split('&').map(|name| name.trim().to_owned()).collect::<Names>();
         for from in each(from).into_iter().filter(|name| names.contains(name.as_str())) {
             drawn.entry(from).or_default().extend(each(to));
         }
@@ -60,7 +61,12 @@ fn only_netlink_holds_unsafe_code() {
         let roots = ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root));
         for root in roots.iter().filter(|root| root.exists()) {
             let forbids = fs::read_to_string(root).unwrap().contains("#![forbid(unsafe_code)]");
-            assert_eq!(forbids, !["netlink", "fuzz"].contains(&name.as_str()), "{}", root.display());
+            assert_eq!(
+                forbids,
+                !["netlink", "fuzz"].contains(&name.as_str()),
+                "{}",
+                root.display()
+            );
         }
     }
 }
@@ -75,7 +81,8 @@ struct Module {
 type Modules = BTreeMap<Names, Module>;
 
 fn is_test(attributes: &[Attribute]) -> bool {
-    let test = |it: &Attribute| it.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test");
+    let test =
+        |it: &Attribute| it.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test");
     attributes.iter().any(|it| it.path().is_ident("cfg") && test(it))
 }
 
@@ -112,8 +119,12 @@ fn note(items: &[Item], file: &Path, folder: &Path, path: &Names, modules: &mut 
 fn leaves(tree: &UseTree, before: Names, note: &mut impl FnMut(Names, String)) {
     match tree {
         UseTree::Path(it) => leaves(&it.tree, [before, vec![it.ident.to_string()]].concat(), note),
-        UseTree::Name(it) => note([before, vec![it.ident.to_string()]].concat(), it.ident.to_string()),
-        UseTree::Rename(it) => note([before, vec![it.ident.to_string()]].concat(), it.rename.to_string()),
+        UseTree::Name(it) => {
+            note([before, vec![it.ident.to_string()]].concat(), it.ident.to_string())
+        }
+        UseTree::Rename(it) => {
+            note([before, vec![it.ident.to_string()]].concat(), it.rename.to_string())
+        }
         UseTree::Glob(_) => note(before, "*".into()),
         UseTree::Group(group) => group.items.iter().for_each(|it| leaves(it, before.clone(), note)),
     }
@@ -151,7 +162,8 @@ fn no_files_import_in_a_circle() {
             let source = syn::parse_file(&fs::read_to_string(root).unwrap()).unwrap();
             note(&source.items, root, &folder.join("src"), &vec![], &mut modules);
             for (path, module) in &modules {
-                let used = module.imports.iter().filter_map(|names| defined_in(&modules, path, names));
+                let used =
+                    module.imports.iter().filter_map(|names| defined_in(&modules, path, names));
                 let others = used.filter(|file| *file != module.file);
                 graph.entry(module.file.as_path()).or_default().extend(others);
             }
@@ -164,5 +176,8 @@ fn no_files_import_in_a_circle() {
             }
         }
     }
-    assert!(circles.is_empty(), "files that import each other, by way of others or not: {circles:#?}");
+    assert!(
+        circles.is_empty(),
+        "files that import each other, by way of others or not: {circles:#?}"
+    );
 }

@@ -21,7 +21,7 @@ pub struct AttachSpec {
     /// The device of a VF that another program chose.
     pub device: Option<Device>,
     /// The offered VF that the host has taken for this attach.
-    pub promised: Option<VfOffer>,
+    pub offered: Option<VfOffer>,
     /// The requested MAC address.
     pub mac: Option<MacAddress>,
     /// The requested addresses.
@@ -48,7 +48,7 @@ impl AttachSpec {
         Self {
             network: Some(lease.network.clone()),
             device: None,
-            promised: None,
+            offered: None,
             mac: None,
             addresses: lease.addresses.clone(),
             families: None,

@@ -66,7 +66,7 @@ pub use fdb::FdbEntry;
 pub use ipnetwork::IpNetwork;
 pub use link::Link;
 pub use link_change::LinkChange;
-pub use link_state::{NetSysfs, LinkStateReader, LinkState};
+pub use link_state::{LinkState, LinkStateReader, NetSysfs};
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
 pub use neighbour::{Neighbour, NeighbourEntry};
@@ -79,8 +79,8 @@ pub use rule::Rule;
 pub use statistics::{LinkStatistics, Traffic};
 pub use sysctl::{Family, raise_neighbour_threshold, set_sysctl, sysctl};
 pub use traffic_control::{
-    CardGuardState, Drops, Guard, GuardStates, GuardState, Hook, Limit, LimitInForce, Offload, Police,
-    PoliceInForce, Redirect, Senders, TrafficControl,
+    CardGuardState, Drops, Guard, GuardState, GuardStates, Hook, Limit, LimitInForce, Offload,
+    Police, PoliceInForce, Redirect, Senders, TrafficControl,
 };
 pub use veth::VethEnd;
 pub use vf::{VfLinkState, VfSetting, VfSettings};

@@ -26,7 +26,7 @@ use nix::errno::Errno;
 use bpf_filter::Listed;
 pub use drops::Drops;
 use flower::{Flower, Found};
-pub use guard::{CardGuardState, Guard, GuardStates, GuardState, Senders};
+pub use guard::{CardGuardState, Guard, GuardState, GuardStates, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
 pub use offload::Offload;
@@ -184,7 +184,12 @@ impl TrafficControl<'_> {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn guarding(&mut self, index: u32, guard: &Guard, by_card: bool) -> Result<GuardStates, Error> {
+    pub fn guarding(
+        &mut self,
+        index: u32,
+        guard: &Guard,
+        by_card: bool,
+    ) -> Result<GuardStates, Error> {
         let Ingress { first, by_card: found, limit } = self.ingress(index)?;
         let program = Listed::Ours(guard.program().bytes());
         let wanted = by_card::wanted(guard, by_card, limit.is_some());

@@ -383,7 +383,11 @@ impl Switch {
         Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
     }
 
-    fn fill(&mut self, mut buffer: &mut [u8], patience: &mut SuspendAwareTimeout) -> Result<(), Error> {
+    fn fill(
+        &mut self,
+        mut buffer: &mut [u8],
+        patience: &mut SuspendAwareTimeout,
+    ) -> Result<(), Error> {
         while !buffer.is_empty() {
             let read = patience.wait(|most| {
                 self.stream.set_read_timeout(Some(most))?;

@@ -29,14 +29,14 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
             vendor_id: 0x15b3,
             device_id: 0x101e,
         };
-        allocator.offer(FunctionId::local(number % PFS, number / PFS), facts);
+        allocator.mark_free(FunctionId::local(number % PFS, number / PFS), facts);
     }
     allocator
 }
 
 /// Nanoseconds per pair, in the least disturbed round.
 fn pair(mut allocator: Allocator<u128>, held: u128) -> f64 {
-    let request = Request { host: HostId(0), pool: "default", pinned: None, promised: None };
+    let request = Request { host: HostId(0), pool: "default", pinned: None, offered: None };
     let mut next = 0;
     while next < held {
         allocator.reserve(&request, next).unwrap();

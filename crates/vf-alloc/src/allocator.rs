@@ -20,9 +20,9 @@ pub struct Request<'a> {
     pub pool: &'a str,
     /// The device of a VF that another program has already chosen.
     pub pinned: Option<&'a Device>,
-    /// The VF that was [offered](Allocator::promise) to the host, if the host has taken one. It must equal
+    /// The VF that was [offered](Allocator::offer) to the host, if the host has taken one. It must equal
     /// `pinned`.
-    pub promised: Option<&'a VfOffer>,
+    pub offered: Option<&'a VfOffer>,
 }
 
 /// The host's reference to an offered VF.
@@ -36,7 +36,7 @@ pub struct VfOffer {
 
 /// An offer to send to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promised {
+pub struct Offered {
     /// The VF.
     pub vf: FunctionId,
     /// The offer's number: higher than all earlier ones. Only the latest offer of a VF is valid.
@@ -50,7 +50,7 @@ pub struct Allocator<K> {
     vfs: Vfs<K>,
     pools: Pools,
     /// The VFs that are offered to their hosts.
-    promised: BTreeSet<SlotNumber>,
+    offered: BTreeSet<SlotNumber>,
     /// The number of the latest offer.
     last_number: u64,
 }
@@ -65,7 +65,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             settings,
             vfs: Vfs::new(),
             pools: Pools::new(pools)?,
-            promised: BTreeSet::new(),
+            offered: BTreeSet::new(),
             last_number: settings.offered_before,
         })
     }
@@ -84,14 +84,14 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             pools.place(slot);
         }
         self.pools = pools;
-        self.promised.iter().for_each(|slot| self.vfs.at_mut(*slot).reset_offer());
+        self.offered.iter().for_each(|slot| self.vfs.at_mut(*slot).reset_offer());
         Ok(())
     }
 
     /// Records that the host reports `vf` back and clean, and marks it as free. A held VF stays held.
-    pub fn offer(&mut self, vf: FunctionId, facts: VfFacts) {
+    pub fn mark_free(&mut self, vf: FunctionId, facts: VfFacts) {
         self.learn(vf, facts);
-        self.change(vf, Slot::offer);
+        self.change(vf, Slot::mark_free);
     }
 
     /// Records the host's facts about `vf` without marking it as free. The VF becomes available when its holder
@@ -132,15 +132,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Offers free VFs to `host`, until it has `most` of each pool, and all VFs of pools that another program hands
-    /// out. An offered VF goes only to a request that names it as [promised](Request::promised). Offers last until
+    /// out. An offered VF goes only to a request that names it as [offered](Request::offered). Offers last until
     /// [`Self::end_offers`], also while a VF is held. Returns the offers to send: new ones, and earlier ones
     /// whose VF is available again.
-    pub fn promise(&mut self, host: HostId, most: usize) -> Vec<Promised> {
+    pub fn offer(&mut self, host: HostId, most: usize) -> Vec<Offered> {
         let is_unsent = |slot: &&SlotNumber| {
             let slot = self.vfs.at(**slot);
             slot.is_of(host) && slot.needs_new_number()
         };
-        let unsent: Vec<_> = self.promised.iter().filter(is_unsent).copied().collect();
+        let unsent: Vec<_> = self.offered.iter().filter(is_unsent).copied().collect();
         let mut offers: Vec<_> = unsent.into_iter().map(|slot| self.send_offer(slot)).collect();
         for pool in 0..self.pools.len() {
             self.offer_of_pool(pool, host, most, &mut offers);
@@ -148,33 +148,27 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         offers
     }
 
-    fn offer_of_pool(
-        &mut self,
-        pool: usize,
-        host: HostId,
-        most: usize,
-        offers: &mut Vec<Promised>,
-    ) {
+    fn offer_of_pool(&mut self, pool: usize, host: HostId, most: usize, offers: &mut Vec<Offered>) {
         let spec = &self.pools.at(pool).spec;
         let most = if spec.pinned_only { usize::MAX } else { most };
         let is_counted = |slot: &&Slot<K>| {
             let is_in_pool = slot.is_of(host) && slot.is_requestable() && slot.is_in(spec);
             is_in_pool && spec.pinned_only == self.pools.is_handed_out(slot)
         };
-        let promised = self.promised.iter().map(|slot| self.vfs.at(*slot)).filter(is_counted);
-        for _ in promised.count()..most {
+        let offered = self.offered.iter().map(|slot| self.vfs.at(*slot)).filter(is_counted);
+        for _ in offered.count()..most {
             let Some(chosen) = self.pools.at(pool).choose(host) else { return };
-            self.promised.insert(chosen);
+            self.offered.insert(chosen);
             offers.push(self.send_offer(chosen));
             self.pools.sync(self.vfs.at(chosen));
         }
     }
 
-    fn send_offer(&mut self, slot: SlotNumber) -> Promised {
+    fn send_offer(&mut self, slot: SlotNumber) -> Offered {
         self.last_number += 1;
         let slot = self.vfs.at_mut(slot);
-        slot.promise(self.last_number);
-        Promised { vf: slot.vf(), number: self.last_number }
+        slot.offer(self.last_number);
+        Offered { vf: slot.vf(), number: self.last_number }
     }
 
     /// Records that the host declined the offer of that number. The VF has to be offered again. Ignores other
@@ -188,7 +182,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Ends all offers to `host`: its session is over.
     pub fn end_offers(&mut self, host: HostId) {
         let of_host = |slot: &&SlotNumber| self.vfs.at(**slot).is_of(host);
-        let ended: Vec<_> = self.promised.iter().filter(of_host).copied().collect();
+        let ended: Vec<_> = self.offered.iter().filter(of_host).copied().collect();
         ended.into_iter().for_each(|slot| self.end_offer_at(slot));
     }
 
@@ -200,7 +194,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     fn end_offer_at(&mut self, slot: SlotNumber) {
-        self.promised.remove(&slot);
+        self.offered.remove(&slot);
         let slot = self.vfs.at_mut(slot);
         slot.end_offer();
         self.pools.sync(slot);
@@ -217,8 +211,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
         let pool = self.pools.named(request.pool);
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
-        let chosen = match (request.promised, request.pinned) {
-            (Some(promise), _) => self.choose_offered(request, pool, promise)?,
+        let chosen = match (request.offered, request.pinned) {
+            (Some(offer), _) => self.choose_offered(request, pool, offer)?,
             (None, Some(device)) => self.choose_named(request, pool, device, Slot::is_free)?,
             (None, None) => self.choose(request, pool)?,
         };
@@ -399,15 +393,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         &self,
         request: &Request<'_>,
         pool: &Pool,
-        promise: &VfOffer,
+        offer: &VfOffer,
     ) -> Result<SlotNumber, ReserveError> {
         let is_meant = |slot: &Slot<K>| match request.pinned {
-            Some(pinned) => *pinned == promise.device,
+            Some(pinned) => *pinned == offer.device,
             // Another program may hand it out since the offer.
             None => !self.pools.is_handed_out(slot),
         };
-        let is_eligible = |slot: &Slot<K>| slot.is_offered_by(promise.number) && is_meant(slot);
-        self.choose_named(request, pool, &promise.device, is_eligible)
+        let is_eligible = |slot: &Slot<K>| slot.is_offered_by(offer.number) && is_meant(slot);
+        self.choose_named(request, pool, &offer.device, is_eligible)
     }
 
     fn choose_named(
@@ -472,8 +466,8 @@ fn reserve_again<K>(request: &Request<'_>, slot: &Slot<K>) -> Result<FunctionId,
     if facts.host != request.host {
         return Err(ReserveError::OtherHost { held });
     }
-    let promised = request.promised.map(|promise| &promise.device);
-    let mut wanted = request.pinned.into_iter().chain(promised);
+    let offered = request.offered.map(|offer| &offer.device);
+    let mut wanted = request.pinned.into_iter().chain(offered);
     match wanted.find(|device| **device != facts.device) {
         Some(device) => Err(ReserveError::KeyHoldsAnother { held, device: device.clone() }),
         None => Ok(held),

@@ -2,7 +2,7 @@
 //!
 //! An [`Allocator`] knows every VF that a host has reported, and its holder. A pool selects VFs by number or by
 //! kind of card. A VF can be in several pools and has at most one holder. Free VFs can be
-//! [offered](Allocator::promise) to their host, which takes one before it asks for it.
+//! [offered](Allocator::offer) to their host, which takes one before it asks for it.
 //!
 //! `slot` is the state of one VF, `vfs` finds VFs by number, device and holder, and `pools` lists the free ones.
 //! The allocator updates the lists after each change.
@@ -21,7 +21,7 @@ mod spec;
 mod state;
 mod vfs;
 
-pub use allocator::{Allocator, Promised, Request, VfOffer};
+pub use allocator::{Allocator, Offered, Request, VfOffer};
 pub use device::Device;
 pub use error::{ClearError, ReserveError, RestoreError};
 pub use id::{FunctionId, NumberError, ParseIdError, PfId};

@@ -15,7 +15,7 @@ pub(crate) struct Slot<K> {
     /// Why its host does not report it as free.
     withdrawn: Option<String>,
     /// The offer to its host.
-    promise: Option<Promise>,
+    offer: Option<Offer>,
     /// Whether it has a port on this DPU.
     has_port: bool,
     /// Why this DPU withholds it.
@@ -26,7 +26,7 @@ pub(crate) struct Slot<K> {
 
 /// An offer: only a request that names it gets the VF.
 #[derive(Clone, Copy, Debug)]
-struct Promise {
+struct Offer {
     /// The number that the host has to name. `None`: a new number has to be sent.
     number: Option<u64>,
 }
@@ -51,8 +51,8 @@ impl<K> Slot<K> {
             vf,
             facts: None,
             hold: None,
-            withdrawn: Some("its host has not offered it".into()),
-            promise: None,
+            withdrawn: Some("its host does not report it as free".into()),
+            offer: None,
             has_port,
             withheld: None,
             quarantine: None,
@@ -81,26 +81,26 @@ impl<K> Slot<K> {
     }
 
     pub(crate) const fn is_free(&self) -> bool {
-        self.is_idle() && self.promise.is_none()
+        self.is_idle() && self.offer.is_none()
     }
 
     /// Whether a request with the offer of that number gets it.
     pub(crate) fn is_offered_by(&self, number: u64) -> bool {
-        self.is_requestable() && self.promise.is_some_and(|promise| promise.number == Some(number))
+        self.is_requestable() && self.offer.is_some_and(|offer| offer.number == Some(number))
     }
 
     pub(crate) const fn is_offered(&self) -> bool {
-        self.promise.is_some()
+        self.offer.is_some()
     }
 
     /// Whether a request that names its offer would get it.
     pub(crate) const fn is_requestable(&self) -> bool {
-        self.is_idle() && self.promise.is_some()
+        self.is_idle() && self.offer.is_some()
     }
 
     /// Whether its offer has to be sent with a new number.
     pub(crate) fn needs_new_number(&self) -> bool {
-        self.is_requestable() && self.promise.is_some_and(|promise| promise.number.is_none())
+        self.is_requestable() && self.offer.is_some_and(|offer| offer.number.is_none())
     }
 
     /// Whether it is available, offered or not.
@@ -163,7 +163,7 @@ impl<K> Slot<K> {
         self.facts = Some(facts);
     }
 
-    pub(crate) fn offer(&mut self) {
+    pub(crate) fn mark_free(&mut self) {
         self.withdrawn = None;
     }
 
@@ -171,19 +171,19 @@ impl<K> Slot<K> {
         self.withdrawn = Some(why.into());
     }
 
-    pub(crate) const fn promise(&mut self, number: u64) {
-        self.promise = Some(Promise { number: Some(number) });
+    pub(crate) const fn offer(&mut self, number: u64) {
+        self.offer = Some(Offer { number: Some(number) });
     }
 
     /// Its host declined the offer of that number.
     pub(crate) fn note_declined(&mut self, number: u64) {
-        if self.promise.is_some_and(|promise| promise.number == Some(number)) {
+        if self.offer.is_some_and(|offer| offer.number == Some(number)) {
             self.reset_offer();
         }
     }
 
     pub(crate) const fn end_offer(&mut self) {
-        self.promise = None;
+        self.offer = None;
     }
 
     pub(crate) const fn set_port(&mut self, has_port: bool) {
@@ -231,8 +231,8 @@ impl<K> Slot<K> {
 
     /// The offer has to be sent again with a new number.
     pub(crate) const fn reset_offer(&mut self) {
-        if let Some(promise) = &mut self.promise {
-            promise.number = None;
+        if let Some(offer) = &mut self.offer {
+            offer.number = None;
         }
     }
 

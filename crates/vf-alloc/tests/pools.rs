@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use vf_alloc::{
-    Allocator, ClearError, Device, FunctionId, HostId, ParseSelectorError, PfId, Policy, PoolSpec,
-    Promised, Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError,
+    Allocator, ClearError, Device, FunctionId, HostId, Offered, ParseSelectorError, PfId, Policy,
+    PoolSpec, Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError,
     Usage, VfFacts, VfOffer, VfState, parse_selectors,
 };
 
@@ -30,13 +30,13 @@ fn facts(vf: FunctionId) -> VfFacts {
 fn allocator(settings: Settings) -> Allocator<u32> {
     let mut allocator = Allocator::new(vec![pool("default", "p0#0-1")], settings).unwrap();
     for vf in 0..3 {
-        allocator.offer(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
+        allocator.mark_free(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
     }
     allocator
 }
 
 fn request(pinned: Option<&Device>) -> Request<'_> {
-    Request { host: HOST, pool: "default", pinned, promised: None }
+    Request { host: HOST, pool: "default", pinned, offered: None }
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn failures_in_a_row_lead_to_quarantine() {
     let quarantined = attach_fails(false);
     let reason = "2 attaches in a row failed; the last error: no carrier".to_owned();
     assert_eq!(quarantined, VfState::Quarantined { reason });
-    allocator.offer(vf, facts(vf));
+    allocator.mark_free(vf, facts(vf));
     assert!(matches!(allocator.reserve(&request, 1), Err(ReserveError::PinnedNotFree { .. })));
     assert_eq!(allocator.clear(vf), Ok(()));
     let error = ClearError::NotQuarantined { vf, state: VfState::Free };
@@ -221,7 +221,7 @@ fn withdrawn_vf_is_absent_after_a_failure() {
     assert_eq!(allocator.state(vf), Some(VfState::Reserved));
     allocator.fail(&1, "no such device").unwrap();
     assert_eq!(allocator.state(vf), Some(VfState::Absent { reason: "its PF is gone".into() }));
-    allocator.offer(vf, facts(vf));
+    allocator.mark_free(vf, facts(vf));
     assert_eq!(allocator.state(vf), Some(VfState::Free));
 
     allocator.reserve(&request(Some(&device(vf))), 1).unwrap();
@@ -245,7 +245,7 @@ fn a_journal_that_contradicts_itself() {
 
     assert_eq!(allocator.release(&1), Some(vf));
     assert!(matches!(allocator.state(vf), Some(VfState::Absent { .. })), "no host has offered it");
-    allocator.offer(vf, facts(vf));
+    allocator.mark_free(vf, facts(vf));
     assert_eq!(allocator.reserve(&request(None), 2), Ok(vf));
 }
 
@@ -274,7 +274,7 @@ fn packing_goes_on_at_the_next_pf() {
     let mut allocator = Allocator::<u32>::new(vec![pool], Settings::default()).unwrap();
     let vfs = [0, 1].map(|pf| FunctionId::local(pf, 0));
     for vf in vfs {
-        allocator.offer(vf, facts(vf));
+        allocator.mark_free(vf, facts(vf));
     }
     let mut reserved = [1, 2].map(|key| allocator.reserve(&request(None), key).unwrap());
     reserved.sort_unstable();
@@ -321,7 +321,7 @@ fn missing_port_is_the_only_obstacle() {
     allocator.withdraw(vf, "the host holds it");
     assert!(!allocator.lacks_only_port(vf));
     allocator.set_ports([vf].into());
-    allocator.offer(vf, facts(vf));
+    allocator.mark_free(vf, facts(vf));
     assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
     allocator.set_ports([].into());
     assert!(!allocator.lacks_only_port(vf), "it is held");
@@ -334,7 +334,7 @@ fn handed_out_vf_needs_a_request_by_name() {
     let pools = vec![handed_out, pool("default", "p0#1-2")];
     let mut allocator = Allocator::new(pools, Settings::default()).unwrap();
     for vf in 0..3 {
-        allocator.offer(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
+        allocator.mark_free(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
     }
     let of_kubelet = |pinned| Request { pool: "kubelet", ..request(pinned) };
     let refused = allocator.reserve(&of_kubelet(None), 1).unwrap_err();
@@ -359,19 +359,19 @@ fn naming(vf: FunctionId, number: u64) -> VfOffer {
     VfOffer { device: device(vf), number }
 }
 
-fn promised(promise: &VfOffer) -> Request<'_> {
-    Request { promised: Some(promise), ..request(None) }
+fn offered(offer: &VfOffer) -> Request<'_> {
+    Request { offered: Some(offer), ..request(None) }
 }
 
 /// The offers to the host, up to `most`.
 fn offers(allocator: &mut Allocator<u32>, most: usize) -> Vec<(u16, u64)> {
-    let offers = allocator.promise(HOST, most).into_iter();
-    offers.map(|Promised { vf, number }| (vf.vf, number)).collect()
+    let offers = allocator.offer(HOST, most).into_iter();
+    offers.map(|Offered { vf, number }| (vf.vf, number)).collect()
 }
 
 /// Checks that the offer is invalid.
-fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfOffer) {
-    let stale = allocator.reserve(&promised(promise), 99);
+fn assert_stale(allocator: &mut Allocator<u32>, offer: &VfOffer) {
+    let stale = allocator.reserve(&offered(offer), 99);
     assert!(matches!(stale, Err(ReserveError::NotOffered { .. })), "{stale:?}");
 }
 
@@ -392,21 +392,21 @@ fn offered_vf_needs_a_request_with_its_number() {
     );
     for unoffered in [
         request(Some(&named[0])),
-        promised(&other_number),
-        Request { pinned: Some(&named[1]), ..promised(&good) },
+        offered(&other_number),
+        Request { pinned: Some(&named[1]), ..offered(&good) },
     ] {
         let error = ReserveError::NotOffered { device: device(first), vf: first };
         assert_eq!(refused(unoffered), error);
     }
-    let held = refused(promised(&naming(second, 1)));
+    let held = refused(offered(&naming(second, 1)));
     assert!(matches!(held, ReserveError::PinnedNotFree { .. }), "{held:?}");
-    let abroad = Request { host: HostId(2), ..promised(&good) };
+    let abroad = Request { host: HostId(2), ..offered(&good) };
     assert!(matches!(refused(abroad), ReserveError::PinnedUnknown { .. }));
-    let pinned_too = Request { pinned: Some(&named[0]), ..promised(&good) };
+    let pinned_too = Request { pinned: Some(&named[0]), ..offered(&good) };
     assert_eq!(allocator.reserve(&pinned_too, 2), Ok(first));
-    let other_pinned = Request { pinned: Some(&named[0]), ..promised(&other) };
+    let other_pinned = Request { pinned: Some(&named[0]), ..offered(&other) };
     let error = ReserveError::KeyHoldsAnother { held: first, device: device(second) };
-    assert_eq!(allocator.reserve(&other_pinned, 2), Err(error), "it promises another");
+    assert_eq!(allocator.reserve(&other_pinned, 2), Err(error), "it offers another");
 }
 
 #[test]
@@ -416,18 +416,18 @@ fn offer_outlasts_reports_and_holders() {
     assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
     assert!(offers(&mut allocator, 2).is_empty(), "it was sent");
     allocator.withdraw(vf, "the host uses it itself");
-    let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
+    let refused = allocator.reserve(&offered(&naming(vf, 1)), 1);
     assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
-    allocator.offer(vf, facts(vf));
+    allocator.mark_free(vf, facts(vf));
     assert!(offers(&mut allocator, 2).is_empty(), "it can be named again");
-    assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
+    assert_eq!(allocator.reserve(&offered(&naming(vf, 1)), 1), Ok(vf));
     assert!(allocator.is_offered(vf));
     allocator.attached(&1);
     assert_eq!(allocator.release(&1), Some(vf));
     assert!(allocator.reserve(&request(None), 2).is_err());
     assert_eq!(offers(&mut allocator, 2), [(0, 3)]);
     assert_stale(&mut allocator, &naming(vf, 1));
-    assert_eq!(allocator.reserve(&promised(&naming(vf, 3)), 2), Ok(vf));
+    assert_eq!(allocator.reserve(&offered(&naming(vf, 3)), 2), Ok(vf));
 }
 
 #[test]
@@ -435,13 +435,13 @@ fn unused_vf_is_offered_again_after_its_return() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
-    assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
+    assert_eq!(allocator.reserve(&offered(&naming(vf, 1)), 1), Ok(vf));
     allocator.fail(&1, "its port is gone");
-    assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
+    assert_eq!(allocator.reserve(&offered(&naming(vf, 1)), 1), Ok(vf));
     allocator.forget(&1);
     assert!(offers(&mut allocator, 2).is_empty(), "the host may still use it");
     allocator.note_declined(vf, 7);
-    assert!(offers(&mut allocator, 2).is_empty(), "that is another promise");
+    assert!(offers(&mut allocator, 2).is_empty(), "that is another offer");
     allocator.note_declined(vf, 1);
     assert_stale(&mut allocator, &naming(vf, 1));
     assert_eq!(offers(&mut allocator, 2), [(0, 3)]);
@@ -476,12 +476,12 @@ fn replaced_pools_renew_offers() {
     assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
     allocator.replace_pools(vec![pool("blue", "p0#0")]).unwrap();
     let mut of_blue = |number| {
-        let promise = naming(vf, number);
-        allocator.reserve(&Request { pool: "blue", ..promised(&promise) }, 1)
+        let offer = naming(vf, number);
+        allocator.reserve(&Request { pool: "blue", ..offered(&offer) }, 1)
     };
     assert_eq!(of_blue(1), Err(ReserveError::NotOffered { device: device(vf), vf }));
     assert_eq!(offers(&mut allocator, 2), [(0, 3), (1, 4)]);
-    assert_eq!(allocator.reserve(&Request { pool: "blue", ..promised(&naming(vf, 3)) }, 1), Ok(vf));
+    assert_eq!(allocator.reserve(&Request { pool: "blue", ..offered(&naming(vf, 3)) }, 1), Ok(vf));
 }
 
 #[test]
@@ -489,9 +489,9 @@ fn offers_end_when_the_pf_moves() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
-    allocator.withdraw(vf, "its host has not offered it");
+    allocator.withdraw(vf, "its host does not report it as free");
     allocator.end_offer(vf);
-    let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
+    let refused = allocator.reserve(&offered(&naming(vf, 1)), 1);
     assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
 }
 
@@ -502,13 +502,13 @@ fn all_handed_out_vfs_are_offered() {
     let pools = vec![kubelets, pool("default", "p0#2-4")];
     let mut allocator = Allocator::<u32>::new(pools, Settings::default()).unwrap();
     let vfs = [0, 1, 2, 3, 4].map(|vf| FunctionId::local(0, vf));
-    vfs.iter().for_each(|vf| allocator.offer(*vf, facts(*vf)));
+    vfs.iter().for_each(|vf| allocator.mark_free(*vf, facts(*vf)));
     assert_eq!(offers(&mut allocator, 1), [(0, 1), (1, 2), (2, 3), (3, 4)]);
     let open_pools =
         vfs.map(|vf| allocator.open_pools_of(vf).map(|pool| &pool.name[..]).collect::<Vec<_>>());
     assert_eq!(open_pools, [vec![], vec![], vec![], vec!["default"], vec!["default"]]);
-    let (kubelets, promise) = (device(vfs[2]), naming(vfs[2], 3));
-    let unpinned = Request { pool: "kubelet", ..promised(&promise) };
+    let (kubelets, offer) = (device(vfs[2]), naming(vfs[2], 3));
+    let unpinned = Request { pool: "kubelet", ..offered(&offer) };
     let refused = allocator.reserve(&unpinned, 1).unwrap_err();
     assert!(matches!(refused, ReserveError::NotOffered { .. }), "{refused:?}");
     let pinned = Request { pinned: Some(&kubelets), ..unpinned };
@@ -522,7 +522,7 @@ fn vf_at_another_device_is_offered_again() {
     let vf = FunctionId::local(0, 0);
     assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
     let moved = VfFacts { device: "0000:09:00.0".into(), ..facts(vf) };
-    allocator.offer(vf, moved);
-    let stale = allocator.reserve(&promised(&naming(vf, 1)), 1);
+    allocator.mark_free(vf, moved);
+    let stale = allocator.reserve(&offered(&naming(vf, 1)), 1);
     assert!(matches!(stale, Err(ReserveError::PinnedUnknown { .. })), "{stale:?}");
 }

@@ -111,9 +111,9 @@ fn print_lists(world: &World) {
 }
 
 fn print_promises(world: &World) {
-    let promise = || world.engine.hosts().offer_vfs(&host(), world.session_id());
-    print_time("promises of a new session", || assert!(!promise().is_empty()));
-    print_time("no further ones", || assert!(promise().is_empty()));
+    let offer = || world.engine.hosts().offer_vfs(&host(), world.session_id());
+    print_time("offers of a new session", || assert!(!offer().is_empty()));
+    print_time("no further ones", || assert!(offer().is_empty()));
 }
 
 fn print_time(what: &str, work: impl FnOnce()) {

@@ -163,7 +163,9 @@ fn outcome(
     others.retain(|found| !left.contains(&identity(found)));
     for other in &mut others {
         match unknown.get(&other.host) {
-            Some(why) => other.set_not_repaired(format!("whether it was repaired is unknown: {why}")),
+            Some(why) => {
+                other.set_not_repaired(format!("whether it was repaired is unknown: {why}"))
+            }
             None => other.set_state(v1::DifferenceState::Repaired),
         }
     }

@@ -161,7 +161,7 @@ impl SessionTask<'_> {
         // A deadline and not a timeout: the loop's other branches must not extend it.
         let mut silent_at = Instant::now() + self.silence_limit();
         let wants_pools = capabilities.contains(&capability::VF_POOLS);
-        let wants_offers = capabilities.contains(&capability::PROMISES);
+        let wants_offers = capabilities.contains(&capability::VF_OFFERS);
         // The first tick is immediate: pools and offers follow the reply to the hello.
         let mut pools_due = interval(POOLS_PERIOD);
         loop {
@@ -213,7 +213,7 @@ impl SessionTask<'_> {
         if offers.is_empty() {
             return Ok(());
         }
-        self.send(dpu_message::Message::Promises(show::offers(&offers))).await
+        self.send(dpu_message::Message::VfOffers(show::offers(&offers))).await
     }
 
     /// Sends the remaining commands, which tell the host why its session ends.
@@ -227,7 +227,7 @@ impl SessionTask<'_> {
     fn hello_reply(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
         let interval = self.shared.session_limits.heartbeat.as_millis();
         let networks = self.shared.engine.networks().shown_to(self.host);
-        dpu_message::Message::Welcome(v1::Welcome {
+        dpu_message::Message::HelloReply(v1::HelloReply {
             protocol,
             service_version: env!("CARGO_PKG_VERSION").into(),
             dpu: self.shared.dpu(),
@@ -266,7 +266,7 @@ impl SessionTask<'_> {
                 hosts.examined(self.host, session, request_id, read::examination(&found));
             }
             Some(host_message::Message::DeclinedOffers(declined_offers)) => {
-                hosts.decline(self.host, &read::offers(declined_offers.promises)?);
+                hosts.decline(self.host, &read::offers(declined_offers.offers)?);
             }
             Some(host_message::Message::PodFindings(found)) => {
                 hosts.reported(self.host, session, read::pod_findings(&found));

@@ -407,7 +407,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
         return differs(format!("the VF at {}", record.device));
     }
     // With `VF_NOT_FREE` the host asks again without naming a VF, and then gets this attachment.
-    if spec.promised.as_ref().is_some_and(|promise| promise.device != record.device) {
+    if spec.offered.as_ref().is_some_and(|offer| offer.device != record.device) {
         let message = format!("{} has the VF at {} already", record.key, record.device);
         return Err(Failure::new(Reason::VfNotFree, message));
     }

@@ -42,7 +42,7 @@ fn unoffered_view(registry: &Registry, vf: FunctionId) -> VfView {
         device_ids: None,
         host: registry.hosts().owner(vf.pf).cloned(),
         pools: registry.vfs().pools_of(vf).map(Into::into).collect(),
-        state: VfState::Absent { reason: "its host has not offered it".into() },
+        state: VfState::Absent { reason: "its host does not report it as free".into() },
         representor: String::new(),
         attachment: None,
     }

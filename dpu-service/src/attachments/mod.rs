@@ -92,7 +92,7 @@ pub use outdated::Outdated;
 pub(crate) use phases::EnginePhases;
 pub use pooled::{HostPool, PooledVf};
 pub use reconcile::Depth;
-pub use registry::{OpenPool, OfferedVf};
+pub use registry::{OfferedVf, OpenPool};
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{

@@ -26,9 +26,9 @@ impl Hosts<'_> {
     }
 
     /// The host declines VFs that it took and does not use.
-    pub fn decline(self, host: &HostName, promises: &[VfOffer]) {
+    pub fn decline(self, host: &HostName, offers: &[VfOffer]) {
         let mut registry = self.0.registry();
-        promises.iter().for_each(|promise| registry.note_declined(host, promise));
+        offers.iter().for_each(|offer| registry.note_declined(host, offer));
         drop(registry);
         self.0.sessions.note_vfs_changed(host);
     }

@@ -53,7 +53,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         network: None,
         pod: Pod::default(),
         device: None,
-        promised: None,
+        offered: None,
         mac: None,
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),

@@ -159,10 +159,10 @@ impl<'a> World<'a> {
         let opened = self.setup.host().session(ReceiverStream::new(messages)).await;
         let mut from_dpu = opened.unwrap().into_inner();
         let first = from_dpu.message().await.unwrap().unwrap();
-        let Some(dpu_message::Message::Welcome(welcome)) = first.message else {
+        let Some(dpu_message::Message::HelloReply(hello_reply)) = first.message else {
             panic!("{first:?}")
         };
-        let session = Session { id: welcome.session_id, out, _from_dpu: from_dpu };
+        let session = Session { id: hello_reply.session_id, out, _from_dpu: from_dpu };
         self.session.replace(Some(session));
     }
 

@@ -34,11 +34,11 @@ impl Session {
         Ok(self.from_dpu.message().await?.and_then(|message| message.message))
     }
 
-    pub(crate) async fn greeted(setup: &Setup) -> (Self, v1::Welcome) {
+    pub(crate) async fn greeted(setup: &Setup) -> (Self, v1::HelloReply) {
         let mut session = Self::open(setup).await;
         session.send(hello()).await;
         match session.receive().await.unwrap() {
-            Some(dpu_message::Message::Welcome(welcome)) => (session, welcome),
+            Some(dpu_message::Message::HelloReply(hello_reply)) => (session, hello_reply),
             other => panic!("{other:?}"),
         }
     }
@@ -60,7 +60,7 @@ impl Session {
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
         let capabilities = vec!["examine".to_owned()];
         session.send(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
-        assert!(matches!(session.receive().await, Ok(Some(dpu_message::Message::Welcome(_)))));
+        assert!(matches!(session.receive().await, Ok(Some(dpu_message::Message::HelloReply(_)))));
         session
     }
 

@@ -57,8 +57,8 @@ fn agents_of_other_versions_share_common_capabilities() {
         };
         assert!(problem().await.contains("not connected"));
 
-        let (mut old, welcome) = Session::greeted(&setup).await;
-        assert_eq!(welcome.capabilities, [""; 0]);
+        let (mut old, hello_reply) = Session::greeted(&setup).await;
+        assert_eq!(hello_reply.capabilities, [""; 0]);
         assert!(problem().await.contains("can't be asked: upgrade it"));
         old.send(host_message::Message::Heartbeat(v1::Heartbeat { sequence: 7 })).await;
         let received = old.receive().await.unwrap();
@@ -68,10 +68,11 @@ fn agents_of_other_versions_share_common_capabilities() {
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
         let capabilities = vec!["teleport".to_owned(), "examine".to_owned()];
         new.send(host_message::Message::Hello(v1::Hello { capabilities, ..hello })).await;
-        let Some(dpu_message::Message::Welcome(welcome)) = new.receive().await.unwrap() else {
-            panic!("no welcome")
+        let Some(dpu_message::Message::HelloReply(hello_reply)) = new.receive().await.unwrap()
+        else {
+            panic!("no hello_reply")
         };
-        assert_eq!(welcome.capabilities, ["examine"]);
+        assert_eq!(hello_reply.capabilities, ["examine"]);
         // A message that this version does not know, then a known one.
         new.out.send(v1::HostMessage { message: None }).await.unwrap();
         let answer = async {

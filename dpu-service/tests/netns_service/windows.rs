@@ -84,9 +84,11 @@ async fn connected(setup: &Setup) -> (Session, String) {
     let inventory = Some(v1::Inventory { pfs: vec![pf], as_of_ns: 0 });
     let mut session = Session::open(setup).await;
     session.send(host_message::Message::Hello(v1::Hello { inventory, ..hello })).await;
-    let welcome = session.receive().await.unwrap();
-    let Some(v1::dpu_message::Message::Welcome(welcome)) = welcome else { panic!("{welcome:?}") };
-    (session, welcome.session_id)
+    let hello_reply = session.receive().await.unwrap();
+    let Some(v1::dpu_message::Message::HelloReply(hello_reply)) = hello_reply else {
+        panic!("{hello_reply:?}")
+    };
+    (session, hello_reply.session_id)
 }
 
 async fn attach_all(setup: &Setup, session_id: &str) {

@@ -29,10 +29,10 @@ use offload_proto::{
         ListAttachmentsResponse, ListAuditRequest, ListAuditResponse, ListEventsRequest,
         ListEventsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
         ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
-        ListTrafficResponse, ListVfsRequest, ListVfsResponse, RepairRequest, Network, NetworkStatus,
+        ListTrafficResponse, ListVfsRequest, ListVfsResponse, Network, NetworkStatus,
         PhaseDurations, Pod, PoolStatus, PortCounters, ReleaseAttachmentRequest,
-        ReleaseAttachmentResponse, RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace,
-        VfState, VfStatus, WatchRequest,
+        ReleaseAttachmentResponse, RenameNetworkRequest, RenameNetworkResponse, RepairRequest, Vf,
+        VfPlace, VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };

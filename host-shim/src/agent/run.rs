@@ -10,8 +10,8 @@ use std::{
 };
 
 use bootstrap::{
-    ShutdownSignals, feed_watchdog, valid_configuration, init_logs, notify_ready, notify_stopping,
-    raise_file_limit, reload_signals,
+    ShutdownSignals, feed_watchdog, init_logs, notify_ready, notify_stopping, raise_file_limit,
+    reload_signals, valid_configuration,
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use netlink::LinkMonitor;

@@ -4,7 +4,9 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnetwork::IpNetwork;
-use offload_proto::form::{INTERFACE_NAMES, MOST_INTERFACES, is_interface_name_prefix, is_interface_name};
+use offload_proto::form::{
+    INTERFACE_NAMES, MOST_INTERFACES, is_interface_name, is_interface_name_prefix,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

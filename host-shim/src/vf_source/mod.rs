@@ -7,7 +7,7 @@ mod virtual_card;
 use std::{fmt::Debug, net::IpAddr};
 use vf_alloc::{Device, FunctionId, PfId};
 
-use netlink::{Error, IpNetwork, Link, MacAddress, LinkState, Rtnl};
+use netlink::{Error, IpNetwork, Link, LinkState, MacAddress, Rtnl};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use sriov::{Handover, IommuGroup};

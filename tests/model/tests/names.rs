@@ -54,8 +54,7 @@ fn functions_in_comments_exist() -> io::Result<()> {
 
 #[test]
 fn unknown_function_names_are_found() {
-    let line =
-        "/// `Agent::attach`, `dpu/calls.rs::no_such`, `calls.rs::detach_by_key`: [`crate::agent`].";
+    let line = "/// `Agent::attach`, `dpu/calls.rs::no_such`, `calls.rs::detach_by_key`: [`crate::agent`].";
     let names = names_in(line);
     assert_eq!(names, ["Agent::attach", "dpu/calls.rs::no_such", "calls.rs::detach_by_key"]);
     assert!(!names.iter().any(|name| is_in_the_programs(name)));

@@ -33,7 +33,7 @@ pub(super) struct Session {
     pub(super) id: String,
     out: mpsc::Sender<v1::HostMessage>,
     /// Offered VFs that are not taken.
-    promises: mpsc::UnboundedReceiver<v1::VfOffer>,
+    offers: mpsc::UnboundedReceiver<v1::VfOffer>,
     /// Attachments to release.
     released: mpsc::UnboundedReceiver<v1::Release>,
     /// The latest answered heartbeat among those whose answer is awaited.
@@ -57,7 +57,7 @@ impl Session {
         hello: v1::Hello,
     ) -> Result<Self, Status> {
         let greeted = within(WELCOME, Self::greet(client, hello)).await;
-        greeted.unwrap_or_else(|| Err(Status::deadline_exceeded("no welcome")))
+        greeted.unwrap_or_else(|| Err(Status::deadline_exceeded("no hello_reply")))
     }
 
     async fn greet(
@@ -68,16 +68,16 @@ impl Session {
         let greeting = v1::HostMessage { message: Some(FromHost::Hello(said(hello))) };
         out.try_send(greeting).expect("a channel with room");
         let mut from_dpu = client.session(ReceiverStream::new(messages)).await?.into_inner();
-        let Some(FromDpu::Welcome(welcome)) = next(&mut from_dpu).await? else {
+        let Some(FromDpu::HelloReply(hello_reply)) = next(&mut from_dpu).await? else {
             return Err(Status::unavailable("the session ended"));
         };
         let (echoes, echoed) = watch::channel(0);
-        let (promised, promises) = mpsc::unbounded_channel();
+        let (offered, offers) = mpsc::unbounded_channel();
         let (releases, released) = mpsc::unbounded_channel();
-        let beats = interval(Duration::from_millis(welcome.heartbeat_interval_ms.into()));
-        let ear = DpuReceiver { out: out.clone(), promised, releases, echoes };
+        let beats = interval(Duration::from_millis(hello_reply.heartbeat_interval_ms.into()));
+        let ear = DpuReceiver { out: out.clone(), offered, releases, echoes };
         let listener = tokio::spawn(ear.listen(from_dpu, beats));
-        Ok(Self { id: welcome.session_id, out, promises, released, echoed, listener })
+        Ok(Self { id: hello_reply.session_id, out, offers, released, echoed, listener })
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -98,7 +98,7 @@ impl Session {
 
     /// Takes a VF that the DPU has offered, or offers shortly.
     pub(super) async fn take_promise(&mut self) -> Option<v1::VfOffer> {
-        within(PROMISE, self.promises.recv()).await?
+        within(PROMISE, self.offers.recv()).await?
     }
 
     /// Takes an attachment to release.
@@ -111,7 +111,7 @@ fn said(hello: v1::Hello) -> v1::Hello {
     v1::Hello {
         protocol: Some(v1::ProtocolVersions { lowest: PROTOCOL_LOWEST, highest: PROTOCOL_HIGHEST }),
         agent_version: "played".into(),
-        capabilities: vec![capability::PROMISES.into()],
+        capabilities: vec![capability::VF_OFFERS.into()],
         ..hello
     }
 }
@@ -123,7 +123,7 @@ async fn next(from_dpu: &mut Streaming<v1::DpuMessage>) -> Result<Option<FromDpu
 /// Receives the DPU's messages.
 struct DpuReceiver {
     out: mpsc::Sender<v1::HostMessage>,
-    promised: mpsc::UnboundedSender<v1::VfOffer>,
+    offered: mpsc::UnboundedSender<v1::VfOffer>,
     releases: mpsc::UnboundedSender<v1::Release>,
     echoes: watch::Sender<u64>,
 }
@@ -153,9 +153,9 @@ impl DpuReceiver {
     /// Handles a message and returns the answer. The queue of a dropped session has no reader.
     fn hear(&self, message: FromDpu) -> Option<FromHost> {
         match message {
-            FromDpu::Promises(v1::Promises { vfs }) => {
-                let promises = vfs.into_iter().filter_map(|vf| vf.promise);
-                promises.for_each(|promise| _ = self.promised.send(promise));
+            FromDpu::VfOffers(v1::VfOffers { vfs }) => {
+                let offers = vfs.into_iter().filter_map(|vf| vf.offer);
+                offers.for_each(|offer| _ = self.offered.send(offer));
             }
             FromDpu::Release(release) => _ = self.releases.send(release),
             FromDpu::Heartbeat(v1::Heartbeat { sequence }) if sequence >= FIRST_ASKED => {

@@ -95,7 +95,7 @@ enum State {
 /// A VF taken from those that the DPU offered.
 #[derive(Clone, Debug)]
 struct Taken {
-    promise: v1::VfOffer,
+    offer: v1::VfOffer,
     /// The session of the offer.
     session_id: String,
 }
@@ -344,7 +344,7 @@ impl SimulatedHost {
         let session_id = session.id.clone();
         match &self.pods[pod].state {
             State::Unknown(Some(taken)) if taken.session_id == session_id => Some(taken.clone()),
-            _ => session.take_promise().await.map(|promise| Taken { promise, session_id }),
+            _ => session.take_promise().await.map(|offer| Taken { offer, session_id }),
         }
     }
 
@@ -352,7 +352,7 @@ impl SimulatedHost {
         let taken = self.take_vf(pod).await;
         let request = self.attach_request(pod, taken.as_ref());
         if let Some(taken) = &taken {
-            self.pods[pod].device = Some(taken.promise.device.clone());
+            self.pods[pod].device = Some(taken.offer.device.clone());
         }
         self.pods[pod].state = State::Unknown(taken.clone());
         let begun = Stopwatch::start();
@@ -373,7 +373,7 @@ impl SimulatedHost {
         let attached = v1::Attached { attachment_id: attachment.id.clone() };
         let Pod { state, device, .. } = &mut self.pods[pod];
         *device = attachment.vf.as_ref().map(|vf| vf.device.clone());
-        let is_another = |it: &Taken| device.as_ref() != Some(&it.promise.device);
+        let is_another = |it: &Taken| device.as_ref() != Some(&it.offer.device);
         let taken = taken.filter(is_another);
         *state = State::Attached(Box::new(attachment));
         self.give_up(taken).await;
@@ -403,10 +403,10 @@ impl SimulatedHost {
 
     /// Reports that a taken VF was not used.
     async fn give_up(&self, taken: Option<Taken>) {
-        if let Some(Taken { promise, session_id }) = taken
+        if let Some(Taken { offer, session_id }) = taken
             && self.session.as_ref().is_some_and(|session| session.id == session_id)
         {
-            self.say(FromHost::DeclinedOffers(v1::DeclinedOffers { promises: vec![promise] })).await;
+            self.say(FromHost::DeclinedOffers(v1::DeclinedOffers { offers: vec![offer] })).await;
         }
     }
 
@@ -427,7 +427,7 @@ impl SimulatedHost {
             session_id: self.session_id(),
             key: Some(self.pods[pod].key.clone()),
             network: NETWORK.into(),
-            promised: taken.map(|taken| taken.promise.clone()),
+            offered: taken.map(|taken| taken.offer.clone()),
             as_of_ns: now(),
             ..v1::AttachRequest::default()
         }

@@ -137,7 +137,7 @@ fn lost(snapshot: &Snapshot, grants: &Grants<'_>) -> Vec<String> {
     let broken = grants.iter().filter(|(place, grant)| !is_kept(**place, grant));
     broken
         .map(|((container, interface), grant)| {
-            format!("{container} {interface} was promised {}", grant.result)
+            format!("{container} {interface} was offered {}", grant.result)
         })
         .collect()
 }
@@ -167,13 +167,13 @@ fn orphaned(snapshot: &Snapshot, ledgers: &[Ledger]) -> Vec<String> {
 
 fn granted_twice(snapshot: &Snapshot, grants: &Grants<'_>) -> Vec<String> {
     let all = |of: fn(&Grant) -> Vec<String>| grants.values().flat_map(move |p| of(p));
-    let mut doubled = twice(all(|p| vec![p.pci.clone()]), "VF promised twice");
-    doubled.extend(twice(all(|p| vec![p.mac.clone()]), "MAC address promised twice"));
+    let mut doubled = twice(all(|p| vec![p.pci.clone()]), "VF offered twice");
+    doubled.extend(twice(all(|p| vec![p.mac.clone()]), "MAC address offered twice"));
     let addresses = grants.values().flat_map(|grant| {
         let domain = snapshot.domain_of(&grant.configuration["name"]);
         grant.addresses.iter().map(move |address| in_domain(address, &domain))
     });
-    doubled.extend(twice(addresses, "address promised twice"));
+    doubled.extend(twice(addresses, "address offered twice"));
     doubled
 }
 

@@ -21,8 +21,8 @@ pub(super) fn violations(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Violation> {
     };
     let mut violations = Vec::new();
     for (host, agent) in fleet.agents.iter().enumerate() {
-        let promised = of_host(host).filter(|sandbox| is_granted(sandbox));
-        let without = promised.filter(|sandbox| !sandbox.netns.as_ref().is_some_and(has_it));
+        let offered = of_host(host).filter(|sandbox| is_granted(sandbox));
+        let without = offered.filter(|sandbox| !sandbox.netns.as_ref().is_some_and(has_it));
         let told = |sandbox: &Sandbox| format!("{} has no {INTERFACE}", sandbox.container);
         violations.extend(without.map(|sandbox| Violation::lost(told(sandbox))));
         let may_have_it =

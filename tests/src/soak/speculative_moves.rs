@@ -26,8 +26,12 @@ impl SpeculativeMoves {
 }
 
 fn counted(page: &Exposition, outcome: &str) -> f64 {
-    let counted =
-        openmetrics::value(page, "dpu_offload_agent_speculative_moves", "_total", &[("outcome", outcome)]);
+    let counted = openmetrics::value(
+        page,
+        "dpu_offload_agent_speculative_moves",
+        "_total",
+        &[("outcome", outcome)],
+    );
     counted.expect("a count of guesses")
 }
 

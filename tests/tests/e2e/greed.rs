@@ -191,9 +191,9 @@ fn busy_host_starves_no_client() {
         let (out, messages) = mpsc::channel(1);
         out.send(hello()).await.unwrap();
         let mut session = client.session(ReceiverStream::new(messages)).await.unwrap().into_inner();
-        let welcome = session.message().await.unwrap().unwrap().message;
-        let Some(v1::dpu_message::Message::Welcome(welcome)) = welcome else {
-            panic!("{welcome:?}")
+        let hello_reply = session.message().await.unwrap().unwrap().message;
+        let Some(v1::dpu_message::Message::HelloReply(hello_reply)) = hello_reply else {
+            panic!("{hello_reply:?}")
         };
         greedy
             .call(async |channel, number| {
@@ -203,7 +203,7 @@ fn busy_host_starves_no_client() {
                     interface_name: "eth0".into(),
                 };
                 let attach = v1::AttachRequest {
-                    session_id: welcome.session_id.clone(),
+                    session_id: hello_reply.session_id.clone(),
                     network: "other".into(),
                     key: Some(key.clone()),
                     ..Default::default()

@@ -194,8 +194,8 @@ fn future_hello_does_not_lock_agent_out() {
         let hello = v1::HostMessage { message: Some(v1::host_message::Message::Hello(hello)) };
         let messages = stream::iter([hello]).chain(stream::pending());
         let mut session = node_1.session(messages).await.unwrap().into_inner();
-        let welcome = session.message().await.unwrap().unwrap();
-        assert!(matches!(welcome.message, Some(v1::dpu_message::Message::Welcome(_))));
+        let hello_reply = session.message().await.unwrap().unwrap();
+        assert!(matches!(hello_reply.message, Some(v1::dpu_message::Message::HelloReply(_))));
     });
     wait_for("an ADD", LIMIT, || {
         let added = lab.add("blue", &Netns::new("pod"), "eth0");

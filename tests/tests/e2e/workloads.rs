@@ -460,7 +460,9 @@ fn workload_survives_service_restart() {
 fn killed_agent_undoes_workload_attach() {
     let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
     let caller = lab.workloads();
-    for point in ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-committed"] {
+    for point in
+        ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-committed"]
+    {
         let pod = Netns::new("pod");
         let armed = lab.arm(AGENT, FaultAction::Kill, point);
         let unanswered = caller.attach(&pod, "eth0").unwrap_err();

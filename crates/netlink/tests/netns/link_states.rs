@@ -1,6 +1,6 @@
 //! States of links, changed by programs, `ip`, `ethtool` and sysfs.
 
-use netlink::{LinkChange, NetSysfs, Netns, LinkStateReader, LinkState, Request, VethEnd};
+use netlink::{LinkChange, LinkState, LinkStateReader, NetSysfs, Netns, Request, VethEnd};
 
 use crate::support::TestNetns;
 

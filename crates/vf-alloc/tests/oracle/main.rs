@@ -10,9 +10,9 @@
 //!   the sessions to all requests.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
+mod offers;
 mod operation;
 mod plain;
-mod promises;
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use vf_alloc::{
 };
 
 use operation::{KEYS, Operation, operation};
-use plain::{Known, Oracle, POOLS, Promise, SETTINGS, Stage, facts, pools};
+use plain::{Known, Oracle, POOLS, Offer, SETTINGS, Stage, facts, pools};
 
 struct Both {
     allocator: Allocator<u8>,
@@ -41,8 +41,8 @@ impl Both {
     fn apply(&mut self, operation: &Operation) {
         let Self { allocator, oracle, .. } = self;
         match *operation {
-            Operation::Offer(vf, moved) => {
-                allocator.offer(vf, facts(vf, moved));
+            Operation::MarkFree(vf, moved) => {
+                allocator.mark_free(vf, facts(vf, moved));
                 let known = oracle.known(vf);
                 known.learn(facts(vf, moved));
                 known.absent = false;
@@ -55,12 +55,12 @@ impl Both {
                 allocator.withdraw(vf, "gone");
                 oracle.known(vf).absent = true;
             }
-            Operation::Promise(host, most) => self.promise(HostId(host), most),
+            Operation::Offer(host, most) => self.offer(HostId(host), most),
             Operation::NoteUntaken(ref place, number) => self.note_declined(place, number),
             Operation::EndPromise(vf) => {
                 allocator.end_offer(vf);
                 if let Some(known) = oracle.vfs.get_mut(&vf) {
-                    known.promise = Promise::None;
+                    known.offer = Offer::None;
                 }
             }
             Operation::EndPromises(host) => self.end_offers(HostId(host)),
@@ -166,7 +166,7 @@ impl Both {
         let is_free: BTreeSet<_> = {
             let Self { oracle, .. } = &*self;
             let free = oracle.vfs.iter().filter(|(vf, known)| {
-                oracle.state(**vf, known) == "free" && known.promise == Promise::None
+                oracle.state(**vf, known) == "free" && known.offer == Offer::None
             });
             free.map(|(vf, _)| *vf).collect()
         };
@@ -181,7 +181,7 @@ impl Both {
 
     /// With a pin: the VF, and its present or former device.
     fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(FunctionId, &Device)>) {
-        let request = Request { host, pool, pinned: pin.map(|(_, device)| device), promised: None };
+        let request = Request { host, pool, pinned: pin.map(|(_, device)| device), offered: None };
         let given = self.allocator.reserve(&request, key);
         if let Some(held) = self.oracle.held_by(key) {
             self.check_again(held, &request, &given);
@@ -193,7 +193,7 @@ impl Both {
                 assert_eq!(vf, pinned);
                 assert!(self.oracle.is_at(vf, host, device), "{vf} is no longer at {device}");
                 assert!(self.oracle.free(pool, host).contains(&vf));
-                assert!(self.oracle.vfs[&vf].promise == Promise::None, "{vf} is promised");
+                assert!(self.oracle.vfs[&vf].offer == Offer::None, "{vf} is offered");
             }
             (Err(error), _) => self.check_refusal(&error, pool, host, pin),
         }
@@ -209,8 +209,8 @@ impl Both {
         given: &Result<FunctionId, ReserveError>,
     ) {
         let known = &self.oracle.vfs[&held];
-        let promised = request.promised.map(|promise| &promise.device);
-        let mut wanted = request.pinned.into_iter().chain(promised);
+        let offered = request.offered.map(|offer| &offer.device);
+        let mut wanted = request.pinned.into_iter().chain(offered);
         let elsewhere = known.facts.as_ref().is_some_and(|facts| facts.host != request.host);
         let other =
             known.facts.as_ref().and_then(|facts| wanted.find(|device| **device != facts.device));
@@ -253,7 +253,7 @@ impl Both {
         match error {
             ReserveError::Exhausted { usage, named_only, .. } => {
                 assert!(pin.is_none() && self.oracle.unoffered(pool, host).is_empty());
-                assert_eq!(usage.free, self.oracle.promised(pool, host).len());
+                assert_eq!(usage.free, self.oracle.offered(pool, host).len());
                 assert_eq!(*named_only > 0, self.oracle.has_handed_out(pool, host));
             }
             ReserveError::PinnedOnly { .. } => {
@@ -263,7 +263,7 @@ impl Both {
                 let (pinned, device) = pin.unwrap();
                 assert_eq!(*vf, pinned);
                 assert!(self.oracle.is_at(*vf, host, device), "{vf} is no longer at {device}");
-                assert!(free.contains(vf) && self.oracle.vfs[vf].promise != Promise::None);
+                assert!(free.contains(vf) && self.oracle.vfs[vf].offer != Offer::None);
             }
             ReserveError::PinnedUnknown { .. } => {
                 let (vf, device) = pin.unwrap();
@@ -317,7 +317,7 @@ impl Both {
             assert_eq!(state, oracle.state(vf, known), "{vf}");
             let holder = known.holder.map(|(key, _)| key);
             assert_eq!(allocator.holder(vf).copied(), holder);
-            assert_eq!(allocator.is_offered(vf), known.promise != Promise::None, "{vf}");
+            assert_eq!(allocator.is_offered(vf), known.offer != Offer::None, "{vf}");
             if let Some(VfFacts { host, device, .. }) = &known.facts {
                 assert_eq!(allocator.at_device(*host, device), Some(vf));
             }
@@ -347,7 +347,7 @@ impl Both {
         let vfs: Vec<_> = self.oracle.vfs.keys().copied().collect();
         let keys = (0..KEYS).map(Operation::Release);
         let recoveries = vfs.into_iter().flat_map(|vf| {
-            [Operation::Clear(vf), Operation::StopWithholding(vf), Operation::Offer(vf, false)]
+            [Operation::Clear(vf), Operation::StopWithholding(vf), Operation::MarkFree(vf, false)]
         });
         // Only if necessary: replacing the pools renews all offers.
         let reload =
@@ -373,13 +373,13 @@ impl Both {
     /// Each VF goes to its host, which names the latest number of the offer.
     fn check_all_by_name(&mut self) {
         for host in [0, 1] {
-            self.promise(HostId(host), usize::MAX);
+            self.offer(HostId(host), usize::MAX);
         }
         for (vf, known) in &self.oracle.vfs {
             let VfFacts { host, device, .. } = facts(*vf, false);
-            let promise = VfOffer { device, number: known.last_number };
-            let (pinned, promised) = (Some(&promise.device), Some(&promise));
-            let request = Request { host, pool: "all", pinned, promised };
+            let offer = VfOffer { device, number: known.last_number };
+            let (pinned, offered) = (Some(&offer.device), Some(&offer));
+            let request = Request { host, pool: "all", pinned, offered };
             assert_eq!(self.allocator.reserve(&request, KEYS), Ok(*vf));
             self.allocator.release(&KEYS);
         }
@@ -390,7 +390,7 @@ impl Both {
         let mut key = KEYS;
         let mut given = BTreeSet::new();
         for host in [0, 1] {
-            let request = Request { host: HostId(host), pool: "all", pinned: None, promised: None };
+            let request = Request { host: HostId(host), pool: "all", pinned: None, offered: None };
             while let Ok(vf) = self.allocator.reserve(&request, key) {
                 assert!(given.insert(vf), "{vf} is given twice");
                 key += 1;

@@ -10,7 +10,7 @@ pub(crate) const KEYS: u8 = 12;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Offer(FunctionId, bool),
+    MarkFree(FunctionId, bool),
     Learn(FunctionId, bool),
     Withdraw(FunctionId),
     Reserve(u8, usize, u32),
@@ -21,7 +21,7 @@ pub(crate) enum Operation {
     Release(u8),
     Fail(u8),
     Forget(u8),
-    Promise(u32, usize),
+    Offer(u32, usize),
     /// Selects one of the VFs that were ever offered, and a number.
     NoteUntaken(Index, Number),
     EndPromise(FunctionId),
@@ -99,7 +99,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
     let key = || 0..KEYS;
     let (pool, host) = (|| 0..POOLS.len(), || 0..2_u32);
     prop_oneof![
-        8 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Offer(vf, moved)),
+        8 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::MarkFree(vf, moved)),
         1 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Learn(vf, moved)),
         2 => vf().prop_map(Operation::Withdraw),
         8 => (key(), pool(), host()).prop_map(|(key, pool, host)| Operation::Reserve(key, pool, host)),
@@ -107,7 +107,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
             |(key, pool, host, vf, moved)| Operation::Pin(key, pool, host, vf, moved)
         ),
         6 => (key(), pool(), named()).prop_map(|(key, pool, named)| Operation::Name(key, pool, named)),
-        4 => (host(), 0..5_usize).prop_map(|(host, most)| Operation::Promise(host, most)),
+        4 => (host(), 0..5_usize).prop_map(|(host, most)| Operation::Offer(host, most)),
         2 => (any::<Index>(), number()).prop_map(|(place, number)| Operation::NoteUntaken(place, number)),
         1 => vf().prop_map(Operation::EndPromise),
         1 => host().prop_map(Operation::EndPromises),

@@ -18,7 +18,7 @@ pub(crate) struct Known {
     pub(crate) quarantined: bool,
     pub(crate) withheld: bool,
     pub(crate) failures: u32,
-    pub(crate) promise: Promise,
+    pub(crate) offer: Offer,
     /// The latest number of its offer.
     pub(crate) last_number: u64,
     /// When it became free.
@@ -27,7 +27,7 @@ pub(crate) struct Known {
 
 /// Whether a VF is offered.
 #[derive(Clone, Copy, Default, PartialEq)]
-pub(crate) enum Promise {
+pub(crate) enum Offer {
     #[default]
     None,
     /// It is, and a new number has to be sent.
@@ -41,14 +41,14 @@ impl Known {
         if self.facts.as_ref() != Some(&facts) {
             self.facts = Some(facts);
             self.free_since = 0;
-            self.promise = Promise::None;
+            self.offer = Offer::None;
         }
     }
 
     /// Invalidates the number of the offer.
     pub(crate) fn renew_promise(&mut self) {
-        if self.promise != Promise::None {
-            self.promise = Promise::Unsent;
+        if self.offer != Offer::None {
+            self.offer = Offer::Unsent;
         }
     }
 }
@@ -145,23 +145,23 @@ impl Oracle {
     }
 
     /// Those that can be given out of the pool and are offered.
-    pub(crate) fn promised(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
-        self.available_in(pool, host, |promise| promise != Promise::None)
+    pub(crate) fn offered(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
+        self.available_in(pool, host, |offer| offer != Offer::None)
     }
 
     /// Those that can be given out of the pool and are not offered.
     pub(crate) fn unoffered(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
-        self.available_in(pool, host, |promise| promise == Promise::None)
+        self.available_in(pool, host, |offer| offer == Offer::None)
     }
 
     fn available_in(
         &self,
         pool: &str,
         host: HostId,
-        is_meant: fn(Promise) -> bool,
+        is_meant: fn(Offer) -> bool,
     ) -> Vec<FunctionId> {
         let mut free = self.free(pool, host);
-        free.retain(|vf| self.is_available_in(pool, *vf) && is_meant(self.vfs[vf].promise));
+        free.retain(|vf| self.is_available_in(pool, *vf) && is_meant(self.vfs[vf].offer));
         free
     }
 
@@ -176,7 +176,7 @@ impl Oracle {
     /// The host's VFs whose offers have to be sent.
     pub(crate) fn unsent(&self, host: HostId) -> BTreeSet<FunctionId> {
         let is_unsent = |(vf, known): &(&FunctionId, &Known)| {
-            known.promise == Promise::Unsent
+            known.offer == Offer::Unsent
                 && self.state(**vf, known) == "free"
                 && self.is_of(**vf, host)
         };
@@ -186,7 +186,7 @@ impl Oracle {
     /// Whether a request with that number gets the VF.
     pub(crate) fn is_promised_by(&self, vf: FunctionId, number: u64) -> bool {
         let known = &self.vfs[&vf];
-        self.state(vf, known) == "free" && known.promise == Promise::Sent(number)
+        self.state(vf, known) == "free" && known.offer == Offer::Sent(number)
     }
 
     pub(crate) fn usage(&self, pool: &str) -> Usage {

@@ -166,7 +166,7 @@ pub(crate) fn attach(
         network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
         device: optional(request.device, |text| device(&text))?,
-        promised: request.promised.map(offer).transpose()?,
+        offered: request.offered.map(offer).transpose()?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         families: request.families.map(|v1::IpFamilies { ipv4, ipv6 }| IpFamilies { ipv4, ipv6 }),

@@ -9,8 +9,8 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
 use crate::{
     attachments::{
-        Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OpenPool, Origin,
-        Outdated, PoolView, PooledVf, OfferedVf, SubnetUsage, VfView,
+        Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OfferedVf, OpenPool,
+        Origin, Outdated, PoolView, PooledVf, SubnetUsage, VfView,
     },
     audit::AuditEntry,
     conditions::Condition,
@@ -542,17 +542,14 @@ pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
     v1::VfPools { pools: pools.iter().map(pool).collect() }
 }
 
-pub(crate) fn offers(offers: &[OfferedVf]) -> v1::Promises {
+pub(crate) fn offers(offers: &[OfferedVf]) -> v1::VfOffers {
     let vf = |vf: &OfferedVf| v1::OfferedVf {
-        promise: Some(v1::VfOffer {
-            device: vf.promise.device.to_string(),
-            number: vf.promise.number,
-        }),
+        offer: Some(v1::VfOffer { device: vf.offer.device.to_string(), number: vf.offer.number }),
         pools: vf.pools.iter().map(open_pool).collect(),
         controller: vf.pf.controller,
         pf: vf.pf.pf.into(),
     };
-    v1::Promises { vfs: offers.iter().map(vf).collect() }
+    v1::VfOffers { vfs: offers.iter().map(vf).collect() }
 }
 
 fn open_pool(pool: &OpenPool) -> v1::OpenPool {

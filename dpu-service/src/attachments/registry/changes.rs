@@ -397,7 +397,7 @@ impl NetworkChanges<'_> {
         registry.hosts.replace(hosts, wanted_vfs);
         for (vf, owner) in before {
             if registry.hosts.owner(vf.pf) != owner.as_ref() {
-                registry.vfs.withdraw(vf, "its host has not offered it");
+                registry.vfs.withdraw(vf, "its host does not report it as free");
                 registry.vfs.end_offer(vf);
             }
         }

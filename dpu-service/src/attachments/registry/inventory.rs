@@ -75,7 +75,7 @@ impl Registry {
     fn note_condition(&mut self, vf: FunctionId, facts: VfFacts, condition: VfCondition) -> bool {
         match condition {
             VfCondition::Clean => {
-                self.vfs.offer(vf, facts);
+                self.vfs.mark_free(vf, facts);
                 return self.anomalies.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
             // Only an attach that names the offer gets it, so the host may already have moved it.

@@ -34,7 +34,7 @@ use std::{
 };
 
 use tokio::time::Instant;
-use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfOffer};
+use vf_alloc::{Allocator, ClearError, FunctionId, Offered, PoolSpec, RestoredState, VfOffer};
 
 pub(crate) use anomalies::Anomalies;
 pub(crate) use conflicts::{Conflicts, Users};
@@ -44,7 +44,7 @@ pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, InventoryResult};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
-pub use offers::{OpenPool, OfferedVf};
+pub use offers::{OfferedVf, OpenPool};
 pub(crate) use pod_addresses::{pod_addresses, pod_addresses_among, pod_addresses_of};
 pub(crate) use reserve::tighter;
 pub(crate) use stage::VfReturn;
@@ -216,7 +216,7 @@ impl Registry {
             match entry.vf_return() {
                 VfReturn::Gone => {
                     // Unavailable until a host advertises it again.
-                    self.vfs.withdraw(entry.record().vf, "its host has not offered it");
+                    self.vfs.withdraw(entry.record().vf, "its host does not report it as free");
                     self.vfs.forget(&id);
                 }
                 VfReturn::Clean | VfReturn::Awaited => drop(self.vfs.release(&id)),
@@ -251,21 +251,21 @@ impl Registry {
     /// Offers the host free VFs, up to `most` of each pool. Returns the offers not yet sent.
     pub(crate) fn offer_vfs(&mut self, host: &HostName, most: usize) -> Vec<OfferedVf> {
         let Ok(number) = self.hosts.number(host) else { return Vec::new() };
-        let unsent = self.vfs.promise(number, most).into_iter();
-        let offers = unsent.filter_map(|Promised { vf, number }| {
-            let promise = VfOffer { device: self.vfs.facts(vf)?.device.clone(), number };
+        let unsent = self.vfs.offer(number, most).into_iter();
+        let offers = unsent.filter_map(|Offered { vf, number }| {
+            let offer = VfOffer { device: self.vfs.facts(vf)?.device.clone(), number };
             let open = |pool: &PoolSpec| OpenPool { name: pool.name.clone(), policy: pool.policy };
             let pools = self.vfs.open_pools_of(vf).map(open).collect();
-            Some(OfferedVf { promise, pools, pf: vf.pf })
+            Some(OfferedVf { offer, pools, pf: vf.pf })
         });
         offers.collect()
     }
 
     /// The host declines the VF of that offer.
-    pub(crate) fn note_declined(&mut self, host: &HostName, promise: &VfOffer) {
+    pub(crate) fn note_declined(&mut self, host: &HostName, offer: &VfOffer) {
         let Ok(number) = self.hosts.number(host) else { return };
-        if let Some(vf) = self.vfs.at_device(number, &promise.device) {
-            self.vfs.note_declined(vf, promise.number);
+        if let Some(vf) = self.vfs.at_device(number, &offer.device) {
+            self.vfs.note_declined(vf, offer.number);
         }
     }
 

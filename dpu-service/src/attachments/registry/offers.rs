@@ -6,7 +6,7 @@ use vf_alloc::{PfId, Policy, VfOffer};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedVf {
     /// The VF's device on its host and the number of the offer.
-    pub promise: VfOffer,
+    pub offer: VfOffer,
     /// The pools from which an attach without a chosen VF may get it.
     pub pools: Vec<OpenPool>,
     pub pf: PfId,

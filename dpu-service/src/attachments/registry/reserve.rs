@@ -152,10 +152,10 @@ impl Registry {
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
         let pinned = spec.device.as_ref();
-        let promised = spec.promised.as_ref();
-        let request = Request { host, pool: &network.pool, pinned, promised };
+        let offered = spec.offered.as_ref();
+        let request = Request { host, pool: &network.pool, pinned, offered };
         let vf = self.vfs.reserve(&request, id);
-        let vf = vf.map_err(|error| vf_failure(&error, promised.is_some()))?;
+        let vf = vf.map_err(|error| vf_failure(&error, offered.is_some()))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }
 }

@@ -169,7 +169,7 @@ fn request() -> AddRequest {
         network: "blue".into(),
         pod: Pod { namespace: "shop".into(), name: "cart-0".into(), uid: String::new() },
         device: None,
-        promised: None,
+        offered: None,
         mac: None,
         addresses: Vec::new(),
         families: None,

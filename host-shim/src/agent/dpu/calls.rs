@@ -360,7 +360,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         network: request.network.clone(),
         pod: Some(pod),
         device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
-        promised: request.promised.as_ref().map(offer_message),
+        offered: request.offered.as_ref().map(offer_message),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         families: request.families.map(|IpFamilies { ipv4, ipv6 }| v1::IpFamilies { ipv4, ipv6 }),

@@ -71,7 +71,7 @@ impl Established {
     }
 
     /// Takes the DPU's VF offers.
-    pub(super) fn note_offers(&self, offers: v1::Promises) {
+    pub(super) fn note_offers(&self, offers: v1::VfOffers) {
         locked(&self.offers).note(offers);
     }
 

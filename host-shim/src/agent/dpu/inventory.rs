@@ -48,7 +48,7 @@ impl Held {
     }
 
     fn condition(&self, record: &Record) -> VfCondition {
-        if record.promise.is_some() { self.taken } else { VfCondition::InUse }
+        if record.offer.is_some() { self.taken } else { VfCondition::InUse }
     }
 }
 

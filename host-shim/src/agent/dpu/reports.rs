@@ -140,10 +140,10 @@ impl Reports {
 
     /// Reports that taken VF offers are not used. Without a session there is nothing to decline: its end ends its
     /// offers. A session that began in between has listed the VFs as in use; the inventory corrects that.
-    pub(in crate::agent) fn report_declined(&self, promises: &[VfOffer]) {
-        if !promises.is_empty() {
-            let promises = promises.iter().map(offer_message).collect();
-            self.session.send(host_message::Message::DeclinedOffers(v1::DeclinedOffers { promises }));
+    pub(in crate::agent) fn report_declined(&self, offers: &[VfOffer]) {
+        if !offers.is_empty() {
+            let offers = offers.iter().map(offer_message).collect();
+            self.session.send(host_message::Message::DeclinedOffers(v1::DeclinedOffers { offers }));
             self.inventory_wanted();
         }
     }

@@ -13,7 +13,7 @@ use mtls::{Connector, LiveCredentials};
 use offload_proto::{
     Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, log_event,
     v1::{
-        self, DpuMessage, Hello, HostMessage, Welcome, dpu_message, host_message,
+        self, DpuMessage, Hello, HelloReply, HostMessage, dpu_message, host_message,
         workload_network_client::WorkloadNetworkClient,
     },
 };
@@ -353,8 +353,9 @@ struct NextConnection {
     _inbox: Streaming<DpuMessage>,
 }
 
-fn hello_reply(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
-    let Some(dpu_message::Message::Welcome(reply)) = first.and_then(|first| first.message) else {
+fn hello_reply(first: Option<DpuMessage>) -> Result<HelloReply, Failure> {
+    let Some(dpu_message::Message::HelloReply(reply)) = first.and_then(|first| first.message)
+    else {
         return Err(lost("it did not start the session with a hello reply"));
     };
     if (PROTOCOL_LOWEST..=PROTOCOL_HIGHEST).contains(&reply.protocol) {
@@ -405,8 +406,8 @@ mod tests {
     #[test]
     fn dpu_of_other_protocol_is_refused() {
         let first = |protocol| {
-            let reply = Welcome { protocol, ..Welcome::default() };
-            DpuMessage { message: Some(dpu_message::Message::Welcome(reply)) }
+            let reply = HelloReply { protocol, ..HelloReply::default() };
+            DpuMessage { message: Some(dpu_message::Message::HelloReply(reply)) }
         };
         assert!(hello_reply(Some(first(PROTOCOL_HIGHEST))).is_ok());
         let failure = hello_reply(Some(first(PROTOCOL_HIGHEST + 1))).unwrap_err();

@@ -28,15 +28,15 @@ struct OpenOffer {
 
 impl From<v1::OfferedVf> for OpenOffer {
     fn from(offered: v1::OfferedVf) -> Self {
-        let v1::OfferedVf { promise, pools, controller, pf } = offered;
-        let v1::VfOffer { device, number } = promise.unwrap_or_default();
+        let v1::OfferedVf { offer, pools, controller, pf } = offered;
+        let v1::VfOffer { device, number } = offer.unwrap_or_default();
         Self { offer: VfOffer { device: device.into(), number }, pf: (controller, pf), pools }
     }
 }
 
 impl VfOffers {
     /// Adds offers of the DPU.
-    pub(super) fn note(&mut self, offers: v1::Promises) {
+    pub(super) fn note(&mut self, offers: v1::VfOffers) {
         if self.is_closed {
             return;
         }
@@ -100,8 +100,8 @@ impl VfOffers {
 }
 
 /// The DPU's form of a VF offer.
-pub(super) fn offer_message(promise: &VfOffer) -> v1::VfOffer {
-    v1::VfOffer { device: promise.device.to_string(), number: promise.number }
+pub(super) fn offer_message(offer: &VfOffer) -> v1::VfOffer {
+    v1::VfOffer { device: offer.device.to_string(), number: offer.number }
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
 
     fn vf(device: &str, number: u64, pf: u32, packs: bool) -> v1::OfferedVf {
         v1::OfferedVf {
-            promise: Some(v1::VfOffer { device: device.into(), number }),
+            offer: Some(v1::VfOffer { device: device.into(), number }),
             pools: vec![OpenPool { name: "blue".into(), packs }],
             controller: 0,
             pf,
@@ -128,7 +128,7 @@ mod tests {
         let mut offers = VfOffers::default();
         let vfs = (1..).zip([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]);
         let vfs = vfs.map(|(number, (device, pf))| vf(device, number, pf, packs)).collect();
-        offers.note(v1::Promises { vfs });
+        offers.note(v1::VfOffers { vfs });
         offers
     }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn latest_offer_of_a_vf_counts() {
         let mut offers = offers(false);
-        offers.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
+        offers.note(v1::VfOffers { vfs: vec![vf("b", 6, 0, false)] });
         let (offer, ()) = offers.take_chosen(&Device::from("b"), |_| Some(())).unwrap();
         assert_eq!(offer.number, 6);
         assert!(!offers.has(&offer.device));
@@ -171,7 +171,7 @@ mod tests {
     fn closed_session_has_no_offers() {
         let mut offers = offers(false);
         offers.close();
-        offers.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
+        offers.note(v1::VfOffers { vfs: vec![vf("b", 6, 0, false)] });
         assert_eq!(devices_taken(&mut offers, ""), "");
     }
 }

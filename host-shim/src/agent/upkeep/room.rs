@@ -99,10 +99,10 @@ impl Upkeep {
                     self.doors.dpu.session().send(host_message::Message::Examination(busy));
                 }
             }
-            // The session handles these itself, and a second welcome asks for nothing.
-            Message::Welcome(_)
+            // The session handles these itself, and a second hello_reply asks for nothing.
+            Message::HelloReply(_)
             | Message::Heartbeat(_)
-            | Message::Promises(_)
+            | Message::VfOffers(_)
             | Message::Unrecorded(_) => {}
         }
     }

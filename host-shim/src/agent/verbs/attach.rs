@@ -351,7 +351,7 @@ fn may_pass(requests: &[AddRequest], failure: &Failure, is_untold: bool) -> bool
         Reason::VfsOffered => true,
         Reason::VfsExhausted => is_untold,
         // The offer is void.
-        Reason::VfNotFree => requests.iter().any(|request| request.promised.is_some()),
+        Reason::VfNotFree => requests.iter().any(|request| request.offered.is_some()),
         _ => false,
     }
 }

@@ -1,4 +1,4 @@
-//! Which VFs an ADD takes of those that the DPU has promised, to begin to move them before the DPU has answered.
+//! Which VFs an ADD takes of those that the DPU has offered, to begin to move them before the DPU has answered.
 
 use std::{mem, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::{
 pub(super) struct Taken(Vec<(VfOffer, Claimed)>);
 
 impl Taken {
-    /// Takes a promised VF for each request that is new and has none: the one that pod or kubelet has chosen, if it is
-    /// promised, or one of the network's pool. The others ask for whichever the DPU gives them. Returns whether there
+    /// Takes a offered VF for each request that is new and has none: the one that pod or kubelet has chosen, if it is
+    /// offered, or one of the network's pool. The others ask for whichever the DPU gives them. Returns whether there
     /// are no others.
     pub(super) fn take(
         &mut self,
@@ -31,7 +31,7 @@ impl Taken {
     ) -> bool {
         let claim = |device: &Device| doors.vfs.claims().try_claim(device);
         let has_none = |request: &&mut AddRequest| {
-            request.promised.is_none() && doors.vfs.records().by_key(&request.key).is_none()
+            request.offered.is_none() && doors.vfs.records().by_key(&request.key).is_none()
         };
         let mut have_all = true;
         for request in requests.iter_mut().filter(has_none) {
@@ -39,7 +39,7 @@ impl Taken {
                 Some(chosen) => session.take_chosen(chosen, claim),
                 None => session.take_of_network(&request.network, claim),
             };
-            request.promised = found.as_ref().map(|(promise, _)| promise.clone());
+            request.offered = found.as_ref().map(|(offer, _)| offer.clone());
             have_all &= found.is_some();
             self.0.extend(found);
         }
@@ -48,16 +48,16 @@ impl Taken {
 
     /// Gives up what was taken for these requests.
     pub(super) fn give_up(&mut self, doors: &Doors, requests: &mut [AddRequest]) {
-        requests.iter_mut().for_each(|request| request.promised = None);
+        requests.iter_mut().for_each(|request| request.offered = None);
         mem::take(self).tell(doors);
     }
 
     /// Tells the DPU that what was taken is not used, but for what is recorded: of that the record's end tells.
     pub(super) fn tell(self, doors: &Doors) {
-        let (promises, claims): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        let (offers, claims): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let is_unrecorded =
-            |promise: &VfOffer| doors.vfs.records().by_device(&promise.device).is_none();
-        let declined_offers: Vec<_> = promises.into_iter().filter(is_unrecorded).collect();
+            |offer: &VfOffer| doors.vfs.records().by_device(&offer.device).is_none();
+        let declined_offers: Vec<_> = offers.into_iter().filter(is_unrecorded).collect();
         // First: once the DPU has heard it, they may be taken again.
         drop(claims);
         doors.dpu.reports().report_declined(&declined_offers);
@@ -70,9 +70,9 @@ pub(super) fn guesses(doors: &Doors, requests: &[AddRequest], netns: NetnsId) ->
         return Vec::new();
     }
     let guess = |request: &AddRequest| {
-        let promise = request.promised.clone()?;
+        let offer = request.offered.clone()?;
         let is_given = !doors.refusing.is_refusing(&request.network);
-        is_given.then(|| Guess { request: request.clone(), promise })
+        is_given.then(|| Guess { request: request.clone(), offer })
     };
     requests.iter().filter_map(guess).collect()
 }
@@ -130,11 +130,11 @@ mod tests {
         let (doors, _folder) = doors();
         let device = Device::from("pci-c");
         let claimed = doors.vfs.claims().try_claim(&device).unwrap();
-        let promise = VfOffer { device: device.clone(), number: 1 };
-        let mut requests = [AddRequest { promised: Some(promise.clone()), ..to("blue") }];
+        let offer = VfOffer { device: device.clone(), number: 1 };
+        let mut requests = [AddRequest { offered: Some(offer.clone()), ..to("blue") }];
         assert!(!doors.dpu.reports().is_inventory_wanted());
-        Taken(vec![(promise, claimed)]).give_up(&doors, &mut requests);
+        Taken(vec![(offer, claimed)]).give_up(&doors, &mut requests);
         assert!(doors.dpu.reports().is_inventory_wanted());
-        assert!(requests[0].promised.is_none() && doors.vfs.claims().try_claim(&device).is_some());
+        assert!(requests[0].offered.is_none() && doors.vfs.claims().try_claim(&device).is_some());
     }
 }

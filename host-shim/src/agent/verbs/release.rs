@@ -154,7 +154,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
 /// Removes a record of which nothing is left. For a speculative attach the DPU also learns that the offer is declined.
 pub(super) fn forget(doors: &Doors, record: &Record) {
     doors.vfs.homecoming().forget(record);
-    doors.dpu.reports().report_declined(record.promise.as_slice());
+    doors.dpu.reports().report_declined(record.offer.as_slice());
 }
 
 /// Builds the Detach of a record. For a speculative attach the agent does not know what the DPU made, perhaps with

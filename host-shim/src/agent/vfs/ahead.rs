@@ -1,6 +1,6 @@
 //! The move first: VFs begin to move into their pod before the DPU has said that they are the pod's.
 //!
-//! They are taken of those that the DPU has promised. As everything that a crash must not lose, that is recorded: as a
+//! They are taken of those that the DPU has offered. As everything that a crash must not lose, that is recorded: as a
 //! guess, a record with an id of its own. The record of the DPU's answer takes its place, or the VF goes home. Until
 //! then the pod sees a link that is down and has nothing of an attachment.
 
@@ -37,7 +37,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Guess {
     pub request: AddRequest,
-    pub promise: VfOffer,
+    pub offer: VfOffer,
 }
 
 /// How long the parts of a move ahead took.
@@ -110,7 +110,7 @@ impl Ahead {
         let began = Instant::now();
         // As in a normal attach, the number of VFs stays and none is reset until there are records.
         let _vfs_stay = self.numbers.vfs_stay().await;
-        let devices: Vec<_> = guesses.iter().map(|guess| guess.promise.device.clone()).collect();
+        let devices: Vec<_> = guesses.iter().map(|guess| guess.offer.device.clone()).collect();
         let _not_renewed = self.host.lock_free_vfs(&devices).await;
         let this = Arc::clone(self);
         let work = move || {
@@ -163,15 +163,15 @@ impl Ahead {
         netns: &PodNetns,
         pod: &mut Namespace,
     ) -> Result<Vec<Arc<Record>>, Failure> {
-        let devices = guesses.iter().map(|guess| &guess.promise.device);
+        let devices = guesses.iter().map(|guess| &guess.offer.device);
         let originals: Vec<_> =
             devices.filter_map(|device| self.cleanliness.originals().get(device)).collect();
         let own_names = originals.iter().map(|original| original.name.as_str());
         let present = self.host.links_called(own_names).map_err(not_moved)?;
         let in_pod = pod.names().map_err(not_moved)?;
         let draft = |guess: &Guess| {
-            let Guess { request, promise } = guess;
-            let mut record = self.drafts.draft_guess(request, promise, netns, &present)?;
+            let Guess { request, offer } = guess;
+            let mut record = self.drafts.draft_guess(request, offer, netns, &present)?;
             let is_led = |lead: &&String| **lead != record.key().interface_name;
             record.attachment.lead = names.first().filter(is_led).cloned().unwrap_or_default();
             // It keeps its own name for now.

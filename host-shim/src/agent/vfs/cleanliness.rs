@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{Error, Link, NetSysfs, Netns, LinkStateReader, LinkState, Rtnl};
+use netlink::{Error, Link, LinkState, LinkStateReader, NetSysfs, Netns, Rtnl};
 use offload_proto::Failure;
 use vf_alloc::Device;
 

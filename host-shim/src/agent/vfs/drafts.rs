@@ -103,7 +103,7 @@ impl Drafts {
             is_guess: false,
             stacked: Vec::new(),
             release_cause: String::new(),
-            promise: None,
+            offer: None,
             is_returned: false,
             device: OnceLock::new(),
         })
@@ -121,11 +121,11 @@ impl Drafts {
     pub(super) fn draft_guess(
         &self,
         request: &AddRequest,
-        promise: &VfOffer,
+        offer: &VfOffer,
         netns: &PodNetns,
         present: &HostLinks,
     ) -> Option<Record> {
-        let (source, device) = (self.host.source(), &promise.device);
+        let (source, device) = (self.host.source(), &offer.device);
         let name = self.cleanliness.originals().get(device).map(|own| own.name.clone());
         let link = vf_source::link_called(source, &present.links, device, name.as_deref())?;
         let vf = source.vf_of(link)?;
@@ -145,7 +145,7 @@ impl Drafts {
             is_guess: true,
             stacked: Vec::new(),
             release_cause: String::new(),
-            promise: Some(promise.clone()),
+            offer: Some(offer.clone()),
             is_returned: false,
             device: OnceLock::new(),
         })

@@ -100,9 +100,9 @@ pub(in crate::agent) struct Record {
     /// Why it is given back, one clause. Empty: for a DEL.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub release_cause: String,
-    /// What the VF of a guess was promised by, in a session that may be over.
+    /// What the VF of a guess was offered by, in a session that may be over.
     #[serde(skip)]
-    pub promise: Option<VfOffer>,
+    pub offer: Option<VfOffer>,
     /// Nothing is left on the host, and the DPU is informed. After a crash this is found out again.
     #[serde(skip)]
     pub is_returned: bool,
@@ -487,7 +487,7 @@ pub(crate) mod tests {
             is_guess: false,
             stacked: Vec::new(),
             release_cause: String::new(),
-            promise: None,
+            offer: None,
             is_returned: false,
             device: OnceLock::new(),
         }

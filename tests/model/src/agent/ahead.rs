@@ -1,4 +1,4 @@
-//! The move first: an ADD takes a VF that the DPU has promised, names it to the DPU, and meanwhile records it as a
+//! The move first: an ADD takes a VF that the DPU has offered, names it to the DPU, and meanwhile records it as a
 //! guess and moves it into the pod, where it carries nothing of an attachment yet.
 //! In the program: host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/vf_offers}.rs.
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `vfs/claims.rs::try_claim`, for a key's ADD: of the promised VFs those that are clean at home, and in no record.
+    /// `vfs/claims.rs::try_claim`, for a key's ADD: of the offered VFs those that are clean at home, and in no record.
     /// One that another has taken is no longer among them. Whose turn it is makes no difference.
     pub(super) fn claimable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
         let host = system.host(key);
@@ -25,14 +25,14 @@ impl AgentSide<'_> {
         let is_open = agent.session().is_some() || !self.has(Protection::ClosedBeforeHello);
         let is_free =
             |vf: &&Vf| *system.function(**vf) == Function::CLEAN && host.by_vf(**vf).is_none();
-        agent.promises.keys().filter(|_| is_new && is_open).filter(is_free).copied().collect()
+        agent.offers.keys().filter(|_| is_new && is_open).filter(is_free).copied().collect()
     }
 }
 
 /// `verbs/guess.rs::take`.
 pub(super) fn takes(system: &mut System, key: Key, vf: Vf) {
     let Some(agent) = system.agent_mut(key) else { return };
-    let Some(number) = agent.promises.remove(&vf) else { return };
+    let Some(number) = agent.offers.remove(&vf) else { return };
     agent.claim(key, Some(Promise { vf, number }));
 }
 

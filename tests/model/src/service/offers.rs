@@ -21,7 +21,7 @@ impl ServiceSide<'_> {
         (is_heard && to_be_sent.next().is_some()).then_some(session)
     }
 
-    /// `vf-alloc/src/allocator.rs::promise`.
+    /// `vf-alloc/src/allocator.rs::offer`.
     pub(super) fn offers(&self, system: &mut System, host: HostId, session: SessionId) {
         let Some(service) = system.dpu.service.as_mut() else { return };
         let free: Vec<_> = free(service, host).collect();

@@ -140,14 +140,14 @@ impl Rewriter {
     /// What the agent receives for a session message of the service.
     fn rewrite_for_agent(&self, message: &[u8]) -> Vec<Vec<u8>> {
         let mut message = v1::DpuMessage::decode(message).unwrap();
-        let Some(dpu_message::Message::Welcome(welcome)) = &mut message.message else {
+        let Some(dpu_message::Message::HelloReply(hello_reply)) = &mut message.message else {
             return vec![with_unknown_field(message.encode_to_vec())];
         };
-        self.seen.lock().unwrap().from_service = Some(welcome.protocol);
+        self.seen.lock().unwrap().from_service = Some(hello_reply.protocol);
         if self.peer == Peer::LaterService {
-            welcome.protocol = NEXT;
+            hello_reply.protocol = NEXT;
         }
-        welcome.capabilities.push(CAPABILITY.into());
+        hello_reply.capabilities.push(CAPABILITY.into());
         vec![with_unknown_field(message.encode_to_vec()), with_unknown_field(Vec::new())]
     }
 }

@@ -81,7 +81,7 @@ pub(in crate::agent) async fn attend(
                     last_heard = Instant::now();
                     unanswered_since = None;
                     match message {
-                        Some(Message::Promises(offers)) => session.note_offers(offers),
+                        Some(Message::VfOffers(offers)) => session.note_offers(offers),
                         Some(Message::Unrecorded(differences)) => session.note_unrecorded(differences),
                         Some(message) => {
                             if let Message::NetworkChanged(changed) = &message {

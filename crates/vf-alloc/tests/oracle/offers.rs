@@ -3,45 +3,45 @@
 use std::collections::BTreeSet;
 
 use proptest::sample::Index;
-use vf_alloc::{FunctionId, HostId, Promised, Request, ReserveError, VfOffer, VfState};
+use vf_alloc::{FunctionId, HostId, Offered, Request, ReserveError, VfOffer, VfState};
 
 use crate::{
     Both,
     operation::{KEYS, Named, Number, Pins},
-    plain::{Oracle, POOLS, Promise, Stage, facts},
+    plain::{Oracle, POOLS, Offer, Stage, facts},
 };
 
 impl Both {
     /// The result has all unsent offers, no more new VFs than wanted, and the VFs that have been free for longest,
     /// each with a new number.
-    pub(crate) fn promise(&mut self, host: HostId, most: usize) {
+    pub(crate) fn offer(&mut self, host: HostId, most: usize) {
         // A program that hands out a pool's VFs may name any of them.
         let most_of =
             |oracle: &Oracle, pool: &str| if oracle.is_open(pool) { most } else { usize::MAX };
         let lacking = |pool| {
             let wanted =
-                most_of(&self.oracle, pool) - self.oracle.promised(pool, host).len().min(most);
+                most_of(&self.oracle, pool) - self.oracle.offered(pool, host).len().min(most);
             wanted.min(self.oracle.unoffered(pool, host).len())
         };
         let lacking: usize = POOLS.into_iter().map(lacking).sum();
         let mut unsent = self.oracle.unsent(host);
         let unoffered: BTreeSet<_> =
             POOLS.into_iter().flat_map(|pool| self.oracle.unoffered(pool, host)).collect();
-        let offers = self.allocator.promise(host, most);
+        let offers = self.allocator.offer(host, most);
         let is_new = |vf: &FunctionId| unoffered.contains(vf);
         let new: Vec<_> = offers.iter().map(|offer| offer.vf).filter(is_new).collect();
         assert!(new.len() <= lacking, "{} are offered, and {lacking} are lacking", new.len());
         assert!(new.iter().all(|vf| self.has_rested_longest(*vf, host, &new)));
-        for Promised { vf, number } in offers {
+        for Offered { vf, number } in offers {
             assert!(unsent.remove(&vf) || is_new(&vf), "{vf} is already offered or unavailable");
             assert!(number > self.oracle.last_number, "{number} was used before");
             self.oracle.last_number = number;
             let known = self.oracle.known(vf);
-            (known.promise, known.last_number) = (Promise::Sent(number), number);
+            (known.offer, known.last_number) = (Offer::Sent(number), number);
         }
         assert!(unsent.is_empty(), "missing offers of {unsent:?}");
         for pool in POOLS {
-            let is_enough = self.oracle.promised(pool, host).len() >= most_of(&self.oracle, pool);
+            let is_enough = self.oracle.offered(pool, host).len() >= most_of(&self.oracle, pool);
             assert!(is_enough || self.oracle.unoffered(pool, host).is_empty(), "{pool}");
         }
     }
@@ -59,7 +59,7 @@ impl Both {
         self.allocator.end_offers(host);
         for known in self.oracle.vfs.values_mut() {
             if known.facts.as_ref().is_some_and(|facts| facts.host == host) {
-                known.promise = Promise::None;
+                known.offer = Offer::None;
             }
         }
     }
@@ -70,8 +70,8 @@ impl Both {
         let number = self.number(vf, number);
         self.allocator.note_declined(vf, number);
         let known = self.oracle.known(vf);
-        if known.promise == Promise::Sent(number) {
-            known.promise = Promise::Unsent;
+        if known.offer == Offer::Sent(number) {
+            known.offer = Offer::Unsent;
         }
     }
 
@@ -96,20 +96,19 @@ impl Both {
         let Some(vf) = self.pick_offered(place) else { return };
         let key = self.idle_key(key);
         let host = HostId(facts(vf, *moved).host.0 ^ u32::from(*abroad));
-        let promise =
-            VfOffer { device: facts(vf, *moved).device, number: self.number(vf, *number) };
+        let offer = VfOffer { device: facts(vf, *moved).device, number: self.number(vf, *number) };
         let pinned = match pins {
             Pins::Nothing => None,
-            Pins::TheSame => Some(promise.device.clone()),
+            Pins::TheSame => Some(offer.device.clone()),
             Pins::Another(other) => Some(facts(*other, *moved).device),
         };
-        let request = Request { host, pool, pinned: pinned.as_ref(), promised: Some(&promise) };
+        let request = Request { host, pool, pinned: pinned.as_ref(), offered: Some(&offer) };
         let given = self.allocator.reserve(&request, key);
         if let Some(held) = self.oracle.held_by(key) {
             self.check_again(held, &request, &given);
             return;
         }
-        assert_eq!(given, self.expected(vf, &promise, &request));
+        assert_eq!(given, self.expected(vf, &offer, &request));
         if given.is_ok() {
             self.oracle.known(vf).holder = Some((key, Stage::Reserved));
         }
