@@ -4,7 +4,7 @@ use saga::Way;
 
 use drivers::programmer::STEPS;
 
-saga::milestones! {
+saga::kill_points! {
     /// A kill point between the steps of the service's flows.
     pub enum KillPoint {
         /// The record of a new attachment is in the journal; its representor may be half programmed.

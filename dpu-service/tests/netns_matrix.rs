@@ -212,7 +212,7 @@ fn table() -> Vec<Row> {
         ("offload.v1.Operator/GetDebugInfo", |_| encoded(&v1::GetDebugInfoRequest {}), LOOK),
         ("offload.v1.Operator/Examine", |_| encoded(&v1::ExamineRequest { wait_ms: 1 }), LOOK),
         (
-            "offload.v1.Operator/Mend",
+            "offload.v1.Operator/Repair",
             |_| encoded(&v1::RepairRequest { wait_ms: 1, ..Default::default() }),
             of_operators(Answer),
         ),

@@ -62,7 +62,7 @@ pub(crate) async fn diagnosis(
     let wait_ms = u32::try_from(host_timeout.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
     if let Some(reason) = repair {
         let question = RepairRequest { wait_ms, reason };
-        return client.call(async |operator, it| operator.mend(it).await, question).await;
+        return client.call(async |operator, it| operator.repair(it).await, question).await;
     }
     let question = ExamineRequest { wait_ms };
     client.call(async |operator, it| operator.examine(it).await, question).await
@@ -213,9 +213,9 @@ mod tests {
         let shown = "VF_ELSEWHERE  not repaired: node-1: pf0vf1: it is away";
         let expected = format!("{shown}\n    why: in use\n    do: stop it\n");
         assert_eq!(difference(&found), expected);
-        let mended =
+        let repaired =
             Difference { state: DifferenceState::Repaired.into(), why: String::new(), ..found };
-        assert_eq!(difference(&mended), "VF_ELSEWHERE  repaired: node-1: pf0vf1: it is away\n");
+        assert_eq!(difference(&repaired), "VF_ELSEWHERE  repaired: node-1: pf0vf1: it is away\n");
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Fleet {
     }
 
     /// Restores that wire.
-    pub fn mend_wire(&self, dpu: usize) {
+    pub fn repair_wire(&self, dpu: usize) {
         self.set_wire(dpu, "up");
     }
 

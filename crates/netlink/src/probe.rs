@@ -49,15 +49,15 @@ struct Claim {
 }
 
 /// Sends probes by links of the calling thread's namespace. Returns those that another machine answers, with the MAC
-/// address of that machine. The call takes the whole `patience`.
+/// address of that machine. The call takes the whole `timeout`.
 ///
 /// # Errors
 /// If the process may not open packet sockets.
 pub fn who_else_has(
     probes: &[Probe],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<(Probe, MacAddress)>, Error> {
-    ask_all(sockets::of_all_links(), probes, patience)
+    ask_all(sockets::of_all_links(), probes, timeout)
 }
 
 /// Probes like [`who_else_has`], by links that are ports of a bridge or of Open vSwitch. It sends by these ports only, and
@@ -67,15 +67,15 @@ pub fn who_else_has(
 /// If the process may not open packet sockets.
 pub fn who_has_beyond(
     probes: &[Probe],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<(Probe, MacAddress)>, Error> {
-    ask_all(sockets::of_ports(probes.iter().map(|probe| probe.link)), probes, patience)
+    ask_all(sockets::of_ports(probes.iter().map(|probe| probe.link)), probes, timeout)
 }
 
 fn ask_all(
     sockets: Result<Vec<OwnedFd>, Errno>,
     probes: &[Probe],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<(Probe, MacAddress)>, Error> {
     let refused = |errno| Error::errno_of("ask whether another machine has an address", errno);
     let sockets = sockets.map_err(refused)?;
@@ -86,7 +86,7 @@ fn ask_all(
             // A question that cannot be sent has no answer: the link is down or gone.
             let _ = sockets::send(first, probe.link, &packets::question(probe));
         }
-        let until = Instant::now() + patience / TIMES;
+        let until = Instant::now() + timeout / TIMES;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             for claim in sockets::wait_for_claims(&sockets, left) {
                 note(&mut found, probes, &claim);

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use patience::SuspendAwareTimeout;
+use suspend_timeout::SuspendAwareTimeout;
 
 use crate::{
     Error,
@@ -62,7 +62,7 @@ impl Switch {
     }
 
     fn connect_in(version: Version, socket: &Path, deadline: Duration) -> Result<Self, Error> {
-        let stream = patience::connect(socket, deadline);
+        let stream = suspend_timeout::connect(socket, deadline);
         let socket = socket.to_owned();
         let stream = stream.map_err(|source| match source.kind() {
             ErrorKind::TimedOut => timed_out(&socket, deadline),
@@ -260,9 +260,9 @@ impl Switch {
             places.insert(number, place);
         }
         self.write(&bytes)?;
-        let mut patience = SuspendAwareTimeout::new(self.deadline);
+        let mut timeout = SuspendAwareTimeout::new(self.deadline);
         while !places.is_empty() {
-            let said = self.answer(&mut patience)?;
+            let said = self.answer(&mut timeout)?;
             let Some(place) = places.get(&said.number) else { continue };
             match said.kind {
                 ERROR => return Err(refusal(&said.body)?),
@@ -288,10 +288,10 @@ impl Switch {
     /// Those of any call.
     pub fn watch(&mut self, pause: Duration) -> Result<(), Error> {
         self.guarded(|switch| {
-            let mut patience = SuspendAwareTimeout::new(pause);
+            let mut timeout = SuspendAwareTimeout::new(pause);
             let ended = loop {
                 // No request is open, so messages in this time do not matter.
-                if let Err(error) = switch.next(&mut patience) {
+                if let Err(error) = switch.next(&mut timeout) {
                     break error;
                 }
             };
@@ -309,9 +309,9 @@ impl Switch {
         all.extend(message_of(self.version, self.version.barrier_request(), barrier, &[]));
         self.write(&all)?;
         let mut refused = Ok(());
-        let mut patience = SuspendAwareTimeout::new(self.deadline);
+        let mut timeout = SuspendAwareTimeout::new(self.deadline);
         loop {
-            let said = self.answer(&mut patience)?;
+            let said = self.answer(&mut timeout)?;
             match said.kind {
                 kind if kind == self.version.barrier_reply() && said.number == barrier => {
                     return refused;
@@ -354,16 +354,16 @@ impl Switch {
     }
 
     /// Receives the next message in the negotiated version.
-    fn answer(&mut self, patience: &mut SuspendAwareTimeout) -> Result<Said, Error> {
-        let said = self.next(patience)?;
+    fn answer(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
+        let said = self.next(timeout)?;
         // The hello shows the highest version of the switch. Only its later messages show the version that it chose.
         if said.version == self.version.number() { Ok(said) } else { Err(Error::Version) }
     }
 
     /// Receives the next message. Echo requests are answered here.
-    fn next(&mut self, patience: &mut SuspendAwareTimeout) -> Result<Said, Error> {
+    fn next(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
         loop {
-            let said = self.read(patience)?;
+            let said = self.read(timeout)?;
             if said.kind != ECHO_REQUEST {
                 return Ok(said);
             }
@@ -371,25 +371,25 @@ impl Switch {
         }
     }
 
-    fn read(&mut self, patience: &mut SuspendAwareTimeout) -> Result<Said, Error> {
+    fn read(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
         let mut head = [0; HEADER_LEN];
-        self.fill(&mut head, patience)?;
+        self.fill(&mut head, timeout)?;
         let [version, kind, high, low, a, b, c, d] = head;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let rest = length.checked_sub(HEADER_LEN);
         let rest = rest.ok_or(Error::Garbage { why: "a message is shorter than its header" })?;
         let mut body = vec![0; rest];
-        self.fill(&mut body, patience)?;
+        self.fill(&mut body, timeout)?;
         Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
     }
 
     fn fill(
         &mut self,
         mut buffer: &mut [u8],
-        patience: &mut SuspendAwareTimeout,
+        timeout: &mut SuspendAwareTimeout,
     ) -> Result<(), Error> {
         while !buffer.is_empty() {
-            let read = patience.wait(|most| {
+            let read = timeout.wait(|most| {
                 self.stream.set_read_timeout(Some(most))?;
                 self.stream.read(buffer)
             });

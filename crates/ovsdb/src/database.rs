@@ -19,8 +19,8 @@ use std::{
     time::Duration,
 };
 
-use patience::SuspendAwareTimeout;
 use serde_json::{Map, Value, json};
+use suspend_timeout::SuspendAwareTimeout;
 
 use crate::{
     Error, Operation, Outcome, Replica,
@@ -127,7 +127,8 @@ impl Database {
             },
             _ => Error::Connect { socket: settings.socket.clone(), source },
         };
-        let writer = patience::connect(&settings.socket, settings.deadline).map_err(connect)?;
+        let writer =
+            suspend_timeout::connect(&settings.socket, settings.deadline).map_err(connect)?;
         let reader = writer.try_clone().map_err(connect)?;
         let stream = writer.try_clone().map_err(connect)?;
         let shared = Arc::new(Shared {
@@ -371,14 +372,14 @@ impl Shared {
         deadline: Duration,
         awaited: &Receiver<T>,
     ) -> Result<T, Error> {
-        let mut patience = SuspendAwareTimeout::new(deadline);
+        let mut timeout = SuspendAwareTimeout::new(deadline);
         let silent = || Error::TimedOut {
             socket: self.socket.clone(),
             what,
             milliseconds: deadline.as_millis(),
         };
         loop {
-            match patience.wait(|most| awaited.recv_timeout(most)).ok_or_else(silent)? {
+            match timeout.wait(|most| awaited.recv_timeout(most)).ok_or_else(silent)? {
                 Ok(received) => return Ok(received),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),

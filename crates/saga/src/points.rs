@@ -39,17 +39,17 @@ pub fn kill_points<C, E: Error + Send + Sync + 'static>(
 /// Declares a program's kill points between its steps: an enum whose `ALL` names them, with a method `pass` to call at
 /// each.
 #[macro_export]
-macro_rules! milestones {
+macro_rules! kill_points {
     (
         $(#[$about:meta])*
         $visibility:vis enum $name:ident {
-            $($(#[$about_one:meta])* $milestone:ident = $point:literal,)+
+            $($(#[$about_one:meta])* $point_name:ident = $point:literal,)+
         }
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         $visibility enum $name {
-            $($(#[$about_one])* $milestone,)+
+            $($(#[$about_one])* $point_name,)+
         }
 
         impl $name {
@@ -59,7 +59,7 @@ macro_rules! milestones {
             /// Passes the kill point: a test may kill the program here.
             $visibility fn pass(self) {
                 $crate::pass(match self {
-                    $(Self::$milestone => $point,)+
+                    $(Self::$point_name => $point,)+
                 });
             }
         }

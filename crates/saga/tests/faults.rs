@@ -17,7 +17,7 @@ const FOLDER: &str = "OFFLOAD_FAULTS";
 const SIGKILL: i32 = 9;
 const STEPS: &Steps<(), Infallible> = &[&Printed("a"), &Printed("b")];
 
-saga::milestones! {
+saga::kill_points! {
     enum KillPoint {
         Begun = "begun",
     }

@@ -21,12 +21,12 @@ pub struct Provisioning<'a> {
     /// Whether the kernel binds drivers to new VFs. `None`: unchanged.
     pub probe_drivers: Option<bool>,
     /// Timeout for the netdevs of new VFs.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Provisioning<'_> {
     fn default() -> Self {
-        Self { in_use: &[], probe_drivers: None, patience: Duration::from_secs(10) }
+        Self { in_use: &[], probe_drivers: None, timeout: Duration::from_secs(10) }
     }
 }
 
@@ -62,7 +62,7 @@ impl Sysfs {
         if wanted != 0 {
             write(&path, &wanted.to_string())?;
         }
-        self.await_netdevs(pf, &events, Instant::now() + how.patience)
+        self.await_netdevs(pf, &events, Instant::now() + how.timeout)
     }
 
     /// Whether the PF's number of VFs differs from `wanted` and nothing prevents a change. Changes nothing.

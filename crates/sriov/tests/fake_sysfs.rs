@@ -214,7 +214,7 @@ fn vf_number_is_written_after_autoprobe() {
 fn missing_netdev_is_reported_with_driver() {
     let card = Card::new(4, 1);
     fs::remove_dir_all(card.device(&address_of(0)).join("net")).unwrap();
-    let how = Provisioning { patience: Duration::ZERO, ..Provisioning::default() };
+    let how = Provisioning { timeout: Duration::ZERO, ..Provisioning::default() };
     let error = card.sysfs().set_num_vfs(pci(PF), 3, &how).unwrap_err();
     let told = error.to_string();
     assert!(told.starts_with("VF 0000:03:00.1 of PF 0000:03:00.0 has no netdev"), "{told}");
@@ -226,7 +226,7 @@ fn vfio_vf_needs_no_netdev() {
     let card = Card::new(4, 1);
     let vf = address_of(0);
     fs::remove_dir_all(card.device(&vf).join("net")).unwrap();
-    let how = Provisioning { patience: Duration::ZERO, ..Provisioning::default() };
+    let how = Provisioning { timeout: Duration::ZERO, ..Provisioning::default() };
     for driver in [VFIO, "mlx5_vfio_pci"] {
         card.set(PF, "sriov_numvfs", "1");
         card.bind(&vf, driver);

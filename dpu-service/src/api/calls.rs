@@ -40,7 +40,7 @@ const CALLS: &[(&str, Kind, &[Role])] = &[
     ("Operator/ListPools", List, OPERATORS_AND_VIEWERS),
     ("Operator/ListTraffic", List, OPERATORS_AND_VIEWERS),
     ("Operator/ListVfs", List, OPERATORS_AND_VIEWERS),
-    ("Operator/Mend", Call, OPERATORS),
+    ("Operator/Repair", Call, OPERATORS),
     ("Operator/ReleaseAttachment", Call, OPERATORS),
     ("Operator/RenameNetwork", Call, OPERATORS),
     ("Operator/Watch", Stream, OPERATORS_AND_VIEWERS),

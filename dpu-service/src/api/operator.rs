@@ -207,7 +207,7 @@ impl v1::operator_server::Operator for OperatorApi {
         Ok(Response::new(doctor::examine(&self.0, limit).await?))
     }
 
-    async fn mend(
+    async fn repair(
         &self,
         request: Request<v1::RepairRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {

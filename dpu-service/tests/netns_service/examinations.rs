@@ -45,9 +45,9 @@ fn repair_is_audited_with_its_reason() {
     let _service = setup.start();
     setup.client(async || {
         let mut operator = setup.operator();
-        let mend = |reason: &str| v1::RepairRequest { wait_ms: 1, reason: reason.into() };
-        operator.mend(mend("ticket 7")).await.unwrap();
-        let refused = operator.mend(mend(&"x".repeat(100_000))).await.map(drop);
+        let repair = |reason: &str| v1::RepairRequest { wait_ms: 1, reason: reason.into() };
+        operator.repair(repair("ticket 7")).await.unwrap();
+        let refused = operator.repair(repair(&"x".repeat(100_000))).await.map(drop);
         assert_eq!(reason(refused), Reason::InvalidRequest);
         let entries = repairs(&mut operator).await;
         let [entry] = &entries[..] else { panic!("{entries:?}") };
@@ -72,12 +72,12 @@ fn repair_is_audited_before_the_next_look() {
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
         let (mut operator, mut auditor) = (setup.operator(), setup.operator());
-        let repair = operator.mend(v1::RepairRequest { wait_ms: 60_000, reason: String::new() });
+        let repair = operator.repair(v1::RepairRequest { wait_ms: 60_000, reason: String::new() });
         let answers = async {
             let repaired = loop {
-                let v1::Examine { request_id, mend, .. } = host.examine().await;
+                let v1::Examine { request_id, repair, .. } = host.examine().await;
                 host.answer(request_id, &["pf0vf1"]).await;
-                if mend {
+                if repair {
                     break host.asked().await;
                 }
             };
@@ -104,8 +104,8 @@ fn concurrent_examination_is_refused() {
             asked = host.asked() => asked,
         };
         let examined = second.examine(v1::ExamineRequest::default()).await.map(drop);
-        let mended = second.mend(v1::RepairRequest::default()).await.map(drop);
-        for refused in [examined, mended] {
+        let repaired = second.repair(v1::RepairRequest::default()).await.map(drop);
+        for refused in [examined, repaired] {
             let shown = refused.as_ref().unwrap_err().message().to_owned();
             assert!(shown.contains("one at a time") && shown.contains("try again"), "{shown}");
             assert_eq!(reason(refused), Reason::Overloaded);

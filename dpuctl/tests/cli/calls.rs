@@ -703,12 +703,12 @@ VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
         "{verbose}"
     );
     assert!(verbose.contains("\npf0vf3   node-1   Host    lost0    Free "), "{verbose}");
-    let mended = output_of(&dut, "doctor --fix --reason tidy --timeout 30").await;
-    assert!(mended.contains("VF_DIFFERS  repaired: node-1: pf0vf3"), "{mended}");
-    assert!(!mended.contains("do:"), "{mended}");
+    let repaired = output_of(&dut, "doctor --fix --reason tidy --timeout 30").await;
+    assert!(repaired.contains("VF_DIFFERS  repaired: node-1: pf0vf3"), "{repaired}");
+    assert!(!repaired.contains("do:"), "{repaired}");
     let look = "alice ExamineRequest { wait_ms: 1666 }";
-    let mend = "alice RepairRequest { wait_ms: 5000, reason: \"tidy\" }";
-    let asked = [look, look, mend].into_iter().flat_map(|call| [call, "alice GetDpuRequest"]);
+    let repair = "alice RepairRequest { wait_ms: 5000, reason: \"tidy\" }";
+    let asked = [look, look, repair].into_iter().flat_map(|call| [call, "alice GetDpuRequest"]);
     let asked: Vec<_> = asked.collect();
     assert_eq!(dut.asked(), asked);
     let json = dut.dpuctl("doctor -o json").await.output;

@@ -323,10 +323,10 @@ impl Operator for Canned {
         Ok(Response::new(diagnosis(vec![difference()])))
     }
 
-    async fn mend(&self, request: Request<RepairRequest>) -> Result<Response<Diagnosis>, Status> {
+    async fn repair(&self, request: Request<RepairRequest>) -> Result<Response<Diagnosis>, Status> {
         self.note(&request);
-        let mended = Difference { state: DifferenceState::Repaired.into(), ..difference() };
-        Ok(Response::new(diagnosis(vec![mended])))
+        let repaired = Difference { state: DifferenceState::Repaired.into(), ..difference() };
+        Ok(Response::new(diagnosis(vec![repaired])))
     }
 
     type WatchStream = Iter<std::vec::IntoIter<Result<Event, Status>>>;

@@ -4,7 +4,7 @@ use saga::Way;
 
 use crate::mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS, SPECULATIVE_STEPS};
 
-saga::milestones! {
+saga::kill_points! {
     /// A kill point between the steps of the agent's flows.
     pub(super) enum KillPoint {
         /// The speculative attach is recorded; the VF has not been touched.

@@ -104,7 +104,7 @@ pub fn two_dpus_pods_ping_over_uplinks(settings: &Settings) {
     fleet.cut_wire(0);
     assert!(!pods.reach(), "there is another way than the wire");
     fleet.assert_invariants();
-    fleet.mend_wire(0);
+    fleet.repair_wire(0);
     wait_for("the pods to reach each other again", LIMIT, || pods.reach().then_some(()));
 
     for dpu in 0..fleet.dpus.len() {

@@ -23,7 +23,7 @@ use vf_alloc::{
 };
 
 use operation::{KEYS, Operation, operation};
-use plain::{Known, Oracle, POOLS, Offer, SETTINGS, Stage, facts, pools};
+use plain::{Known, Offer, Oracle, POOLS, SETTINGS, Stage, facts, pools};
 
 struct Both {
     allocator: Allocator<u8>,

@@ -8,7 +8,7 @@ use vf_alloc::{FunctionId, HostId, Offered, Request, ReserveError, VfOffer, VfSt
 use crate::{
     Both,
     operation::{KEYS, Named, Number, Pins},
-    plain::{Oracle, POOLS, Offer, Stage, facts},
+    plain::{Offer, Oracle, POOLS, Stage, facts},
 };
 
 impl Both {

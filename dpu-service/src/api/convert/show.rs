@@ -583,7 +583,7 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
         }
         HostCommand::Examine { request_id, repair_except } => Message::Examine(v1::Examine {
             request_id,
-            mend: repair_except.is_some(),
+            repair: repair_except.is_some(),
             held: repair_except.iter().flatten().map(ToString::to_string).collect(),
         }),
         HostCommand::Draining { reason } => Message::Draining(v1::Draining { reason }),

@@ -230,7 +230,7 @@ impl Delegates {
     ///
     /// # Errors
     /// Why it can't be given back.
-    pub(in crate::agent) async fn mend(
+    pub(in crate::agent) async fn repair(
         &self,
         delegated: &Delegated,
     ) -> Result<Option<String>, Failure> {

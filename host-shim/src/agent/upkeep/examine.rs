@@ -80,7 +80,7 @@ impl Examiner {
             return Err(Examination { request_id, problem, ..Examination::default() });
         };
         let session = self.doors.dpu.session();
-        let (examiner, asker, mend) = (Arc::clone(self), session.speaker(), request.mend);
+        let (examiner, asker, repair) = (Arc::clone(self), session.speaker(), request.repair);
         let work = async move {
             let _admission = admission;
             let _turn = examiner.examining.lock().await;
@@ -94,13 +94,13 @@ impl Examiner {
             }
         };
         // A look need not be finished before the agent ends.
-        Ok(if mend { self.doors.tasks.spawn(work) } else { tokio::spawn(work) })
+        Ok(if repair { self.doors.tasks.spawn(work) } else { tokio::spawn(work) })
     }
 
     /// Examines all VFs; repairs their problems first if asked.
     async fn examine(self: &Arc<Self>, request: Examine) -> Examination {
         let request_id = request.request_id;
-        let obstacles = match request.mend {
+        let obstacles = match request.repair {
             true => self.repair_all(request.held.into_iter().map(Device::from).collect()).await,
             false => Obstacles::new(),
         };
@@ -374,15 +374,15 @@ mod tests {
         (Arc::new(Examiner::new(doors, keeper, host_ports, ExpiryWarning::default())), folder)
     }
 
-    fn examine(mend: bool) -> Examine {
-        Examine { request_id: 7, mend, held: Vec::new() }
+    fn examine(repair: bool) -> Examine {
+        Examine { request_id: 7, repair, held: Vec::new() }
     }
 
     #[tokio::test]
     async fn one_examination_waits_for_the_running_one() {
         let (examiner, _folder) = examiner();
         let turn = examiner.examining.lock().await;
-        let begun = [true, true].map(|mend| examiner.begin(examine(mend)).unwrap());
+        let begun = [true, true].map(|repair| examiner.begin(examine(repair)).unwrap());
         let busy = examiner.begin(examine(false)).unwrap_err();
         assert!(busy.request_id == 7 && busy.problem.ends_with("try again"), "{busy:?}");
         drop(turn);
@@ -438,7 +438,7 @@ mod tests {
     async fn operators_repair_waits_for_running_pass() {
         let (examiner, _folder) = examiner();
         let pass = hold_passes(&examiner.keeper).await;
-        let request = Examine { mend: true, ..Examine::default() };
+        let request = Examine { repair: true, ..Examine::default() };
         let mut repairing = std::pin::pin!(examiner.examine(request));
         assert!(within(Duration::from_millis(200), &mut repairing).await.is_none());
         drop(pass);

@@ -18,7 +18,7 @@ use crate::agent::{
     kill_points::KillPoint,
     repairs::Obstacles,
     verbs::{
-        Doors, Renewal, mend_delegated, release, release_untaken, release_without_del,
+        Doors, Renewal, release, release_untaken, release_without_del, repair_delegated,
         take_back_unanswered,
     },
     vfs::{Phase, Record, VfLocation, Vfs},
@@ -230,7 +230,7 @@ impl Keeper {
         // number of VFs. What only the DPU waits for comes last.
         self.reconcile_all().await;
         release_untaken(&self.doors);
-        mend_delegated(&self.doors).await;
+        repair_delegated(&self.doors).await;
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
         self.doors.dpu.calls().deliver_detaches().await;

@@ -103,9 +103,9 @@ async fn make(
 }
 
 /// Gives pods back what they have lost of what was set beside what plugins have made.
-pub(in crate::agent) async fn mend_delegated(doors: &Doors) {
+pub(in crate::agent) async fn repair_delegated(doors: &Doors) {
     for one in doors.delegates.all().into_iter().filter(|one| one.added().is_some()) {
-        match mend(doors, &one.key).await {
+        match repair(doors, &one.key).await {
             Ok(None) => {}
             Ok(Some(lost)) => {
                 tracing::info!(key = %one.key, lost, "restored what the pod's interface had lost")
@@ -118,19 +118,19 @@ pub(in crate::agent) async fn mend_delegated(doors: &Doors) {
 }
 
 /// Tells what it was, if anything.
-async fn mend(doors: &Doors, key: &Key) -> Result<Option<String>, Failure> {
+async fn repair(doors: &Doors, key: &Key) -> Result<Option<String>, Failure> {
     let _key = doors.vfs.keys().lock(key).await;
-    let to_be_mended = || {
+    let to_be_repaired = || {
         let one = doors.delegates.by_key(key)?;
         let is_kept = one.phase == Phase::Live && one.netns.living().is_some();
         is_kept.then_some(one)
     };
-    let Some(one) = to_be_mended() else { return Ok(None) };
+    let Some(one) = to_be_repaired() else { return Ok(None) };
     let Some(added) = one.added() else { return Ok(None) };
     let _pod = doors.vfs.host().lock_pod(&one.netns, &[added]).await?;
     // A release of the group key deletes the interface without this key, and may have held the pod's lock until now.
-    match to_be_mended() {
-        Some(one) => doors.delegates.mend(&one).await,
+    match to_be_repaired() {
+        Some(one) => doors.delegates.repair(&one).await,
         None => Ok(None),
     }
 }

@@ -27,7 +27,7 @@ mod take_in;
 
 pub(super) use attach::attach;
 pub(super) use check::check;
-pub(super) use delegated::{mend_delegated, release_untaken};
+pub(super) use delegated::{release_untaken, repair_delegated};
 pub(super) use destination::Destination;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;

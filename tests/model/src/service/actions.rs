@@ -39,7 +39,7 @@ pub enum ServiceAction {
     /// `attachments/hosts.rs::goodbye`.
     NoticesEnd(HostId, SessionId),
     /// `attachments/reconcile.rs::repair`.
-    Mends(Vf),
+    Repairs(Vf),
     /// `attachments/reconcile.rs::clear_if_unused`.
     ClearsUnused(Vf),
     /// `attachments/reconcile.rs::finish_returned`.
@@ -62,7 +62,7 @@ impl ServiceAction {
             | Self::RepliesToHello(host, _)
             | Self::Offers(host, _)
             | Self::NoticesEnd(host, _) => host,
-            Self::Mends(vf) | Self::ClearsUnused(vf) => vf.host,
+            Self::Repairs(vf) | Self::ClearsUnused(vf) => vf.host,
         }
     }
 }
@@ -106,7 +106,7 @@ impl ServiceSide<'_> {
             ServiceAction::RepliesToHello(host, session) => replies_to_hello(system, host, session),
             ServiceAction::Offers(host, session) => self.offers(system, host, session),
             ServiceAction::NoticesEnd(host, session) => notices_end(system, host, session),
-            ServiceAction::Mends(vf) => {
+            ServiceAction::Repairs(vf) => {
                 let Dpu { ports, service, .. } = &mut system.dpu;
                 let entry = service.as_ref().and_then(|service| service.by_vf(vf));
                 ports.extend(entry.map(|entry| (vf, Port::from(&entry.record))));
@@ -196,7 +196,7 @@ fn reconciler_actions(system: &System, service: &Service, add: &mut impl FnMut(S
         let port = system.dpu.programmed(vf);
         match service.by_vf(vf).filter(|entry| entry.is_held()) {
             Some(entry) if entry.durable && port != Some(entry.record.id) => {
-                add(ServiceAction::Mends(vf));
+                add(ServiceAction::Repairs(vf));
             }
             None if port.is_some() => add(ServiceAction::ClearsUnused(vf)),
             _ => {}

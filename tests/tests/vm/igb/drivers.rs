@@ -59,11 +59,11 @@ fn vf_without_driver_is_named_and_fixed() {
     let (before, clean) = (lab.all_on_host(), lab.clean());
     lab.card.keep_for(1, "nonesuch");
     lab.card.unbind(1);
-    let unmended = lab.doctor(&["--fix"], "VF_UNBOUND");
-    assert_eq!(unmended["state"], "DIFFERENCE_STATE_NOT_REPAIRED");
-    let why = unmended["why"].as_str().unwrap();
+    let unrepaired = lab.doctor(&["--fix"], "VF_UNBOUND");
+    assert_eq!(unrepaired["state"], "DIFFERENCE_STATE_NOT_REPAIRED");
+    let why = unrepaired["why"].as_str().unwrap();
     assert!(why.starts_with("driver nonesuch, "), "{why}");
-    assert!(!unmended["advice"].as_str().unwrap().contains("--fix"), "{unmended}");
+    assert!(!unrepaired["advice"].as_str().unwrap().contains("--fix"), "{unrepaired}");
     lab.card.keep_for(1, "\n");
     assert_eq!(lab.doctor(&[], "VF_UNBOUND")["state"], "DIFFERENCE_STATE_FOUND");
     assert_eq!(lab.doctor(&["--fix"], "VF_UNBOUND")["state"], "DIFFERENCE_STATE_REPAIRED");

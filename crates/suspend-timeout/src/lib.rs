@@ -95,25 +95,25 @@ mod tests {
 
     #[test]
     fn timeout_ends_after_its_waiting_time() {
-        let mut patience = SuspendAwareTimeout::new(Duration::from_millis(150));
+        let mut timeout = SuspendAwareTimeout::new(Duration::from_millis(150));
         let (begun, mut longest) = (Instant::now(), Duration::ZERO);
         let mut wait = |most: Duration| {
             longest = longest.max(most);
             std::thread::park_timeout(most);
         };
-        while patience.wait(&mut wait).is_some() {}
+        while timeout.wait(&mut wait).is_some() {}
         assert!(begun.elapsed() >= Duration::from_millis(150));
         assert_eq!(longest, STRETCH);
     }
 
     #[test]
     fn suspension_spends_one_stretch() {
-        let mut patience = SuspendAwareTimeout::new(Duration::from_secs(3));
-        patience.spend(Duration::from_secs(3600));
-        assert_eq!(patience.left, Duration::from_millis(2900));
+        let mut timeout = SuspendAwareTimeout::new(Duration::from_secs(3));
+        timeout.spend(Duration::from_secs(3600));
+        assert_eq!(timeout.left, Duration::from_millis(2900));
         for _ in 0..29 {
-            patience.spend(STRETCH);
+            timeout.spend(STRETCH);
         }
-        assert_eq!(patience.wait(|_| ()), None);
+        assert_eq!(timeout.wait(|_| ()), None);
     }
 }
