@@ -117,5 +117,5 @@ pub enum VfCondition {
     /// Not found, or not restored yet.
     Missing,
     /// Offered in this session and taken for an attach under way.
-    Taken,
+    Held,
 }

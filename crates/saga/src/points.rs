@@ -66,14 +66,14 @@ macro_rules! kill_points {
     };
 }
 
-/// Passes a kill point between steps. Called by the enums of [`milestones`].
+/// Passes a kill point between steps. Called by the enums of [`kill_points!`](crate::kill_points!).
 #[cfg_attr(
     not(feature = "fault-injection"),
     expect(unused_variables, reason = "no test asks for a fault")
 )]
-pub fn pass(milestone: &'static str) {
+pub fn pass(point: &'static str) {
     #[cfg(feature = "fault-injection")]
-    crate::fault::pass(milestone);
+    crate::fault::pass(point);
 }
 
 /// A test caused the step's failure.

@@ -236,7 +236,7 @@ async fn unprogram_and_write(
     engine: &Engine,
     record: &Record,
     changes: Changes,
-    milestone: KillPoint,
+    point: KillPoint,
 ) -> Result<(), Failure> {
     let unprogramming = async {
         let _vf = engine.ports.lock(record.vf).await;
@@ -246,7 +246,7 @@ async fn unprogram_and_write(
     };
     let writing = async {
         engine.records.commit(changes).await?;
-        milestone.pass();
+        point.pass();
         Ok(())
     };
     let phases = &engine.phases.detach;

@@ -64,7 +64,7 @@ async fn inventory_keeps_the_offer_of_taken_vfs() {
     let world = World::with(configuration(), settings(), 1).await;
     let [offer] = &shown(&world)[..] else { panic!("one VF") };
     let mut seen = inventory(&world.kernel, &[]);
-    seen.pfs[0].vfs[0].condition = VfCondition::Taken;
+    seen.pfs[0].vfs[0].condition = VfCondition::Held;
     world.send_inventory(&seen).await;
     world.attach(naming("pod", offer)).await.unwrap();
     world.check();
@@ -97,7 +97,7 @@ async fn declined_vf_is_offered_again() {
     world.kernel.refuse("join", 1);
     assert_eq!(world.refused(naming("pod", offer)).await, Reason::ProgrammingFailed);
     let mut seen = inventory(&world.kernel, &[]);
-    seen.pfs[0].vfs[0].condition = VfCondition::Taken;
+    seen.pfs[0].vfs[0].condition = VfCondition::Held;
     world.send_inventory(&seen).await;
     assert!(shown(&world).is_empty());
     assert_eq!(world.refused(spec("next")).await, Reason::VfsOffered);

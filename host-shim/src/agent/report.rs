@@ -224,7 +224,7 @@ impl FoundVfs<'_> {
                 (VfState::Offered, String::new())
             }
             VfCondition::Clean => (VfState::Free, String::new()),
-            VfCondition::Taken => (VfState::Held, String::new()),
+            VfCondition::Held => (VfState::Held, String::new()),
             // A record that ended after the inventory was taken held this VF.
             VfCondition::InUse if vf.use_by_host.is_empty() => (VfState::Held, String::new()),
             VfCondition::InUse => {

@@ -84,7 +84,7 @@ fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
     let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
     for vf in dpu.reports().reported_pfs().iter().flat_map(|pf| &pf.vfs) {
-        let is_held = vf.condition() == VfCondition::Taken
+        let is_held = vf.condition() == VfCondition::Held
             || vfs.records().by_device(&vf.device.as_str().into()).is_some();
         let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };
         *numbers.entry(state).or_default() += 1;
@@ -104,7 +104,7 @@ const fn name(condition: VfCondition) -> &'static str {
     match condition {
         VfCondition::Unspecified => "unspecified",
         VfCondition::Clean => "clean",
-        VfCondition::InUse | VfCondition::Taken => "in_use",
+        VfCondition::InUse | VfCondition::Held => "in_use",
         VfCondition::Missing => "missing",
     }
 }

@@ -79,8 +79,8 @@ impl Registry {
                 return self.anomalies.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
             // Only an attach that names the offer gets it, so the host may already have moved it.
-            VfCondition::Taken if self.vfs.is_offered(vf) => self.vfs.learn(vf, facts),
-            VfCondition::InUse | VfCondition::Taken => {
+            VfCondition::Held if self.vfs.is_offered(vf) => self.vfs.learn(vf, facts),
+            VfCondition::InUse | VfCondition::Held => {
                 // Its return may be reported by a Detach alone, so the facts are stored although the VF is unavailable.
                 self.vfs.learn(vf, facts);
                 self.vfs.withdraw(vf, "the host's agent holds it");
@@ -135,7 +135,7 @@ impl Registry {
         // Sorted and few: the text must not change from one inventory to the next, and each VF keeps a copy.
         unknown.sort();
         let first: Vec<_> = unknown.iter().take(UNKNOWN_SHOWN).map(ToString::to_string).collect();
-        let is_in_use = |how: &VfCondition| matches!(how, VfCondition::InUse | VfCondition::Taken);
+        let is_in_use = |how: &VfCondition| matches!(how, VfCondition::InUse | VfCondition::Held);
         let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(how));
         let unheld = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
         let unaccounted: Vec<_> = unheld.map(|(vf, _)| *vf).collect();

@@ -39,7 +39,7 @@ impl Held {
     /// For an inventory in a session. Claims are read before records: a VF whose claim ends in between has a record.
     pub(super) fn in_session(vfs: &Vfs) -> Self {
         let claimed = vfs.claims().devices();
-        Self { claimed, records: vfs.records().all(), taken: VfCondition::Taken }
+        Self { claimed, records: vfs.records().all(), taken: VfCondition::Held }
     }
 
     /// For a hello: a new session knows no earlier offers.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn by(record: Record) -> Held {
-        Held { claimed: HashSet::new(), records: vec![Arc::new(record)], taken: VfCondition::Taken }
+        Held { claimed: HashSet::new(), records: vec![Arc::new(record)], taken: VfCondition::Held }
     }
 
     #[test]

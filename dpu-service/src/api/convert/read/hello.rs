@@ -102,7 +102,7 @@ fn virtual_function(pf: PfId, vf: &v1::VirtualFunction) -> Result<VirtualFunctio
         v1::VfCondition::InUse if vf.use_by_host.is_empty() => VfCondition::InUse,
         v1::VfCondition::InUse => VfCondition::UsedByHost(clean(&vf.use_by_host)),
         v1::VfCondition::Missing => VfCondition::Missing,
-        v1::VfCondition::Taken => VfCondition::Taken,
+        v1::VfCondition::Held => VfCondition::Held,
         v1::VfCondition::Unspecified if vf.condition == 0 => {
             return Err(invalid(format!("VF {} has no condition", vf.vf)));
         }
