@@ -157,7 +157,7 @@ impl Fleet {
         self.folder.disable_cleanup(keep);
     }
 
-    /// Splits the first DPU's part: hosts for callers, and programs to stop and start meanwhile.
+    /// Splits the first DPU's part: hosts for callers, and programs to stop and start during their calls.
     pub(crate) fn split(&mut self) -> (Vec<&Host>, Machines<'_>) {
         let (callers, hosts) = self.agents.iter_mut().map(Agent::split).unzip();
         (callers, Machines { hosts, dpu: &mut self.dpus[0] })

@@ -122,8 +122,8 @@ impl Scene<'_> {
             violations = self.violations(&self.snapshot());
             violations.is_empty().then_some(())
         });
-        let told: Vec<_> = violations.iter().map(Violation::to_string).collect();
-        assert!(settled.is_some(), "broken invariants:\n{}", told.join("\n"));
+        let reported: Vec<_> = violations.iter().map(Violation::to_string).collect();
+        assert!(settled.is_some(), "broken invariants:\n{}", reported.join("\n"));
     }
 
     pub(crate) fn assert_clean_slate(&self) {
@@ -218,7 +218,7 @@ impl Scene<'_> {
                 }
                 None => {
                     let mut differences = snapshot.free(pci, clean);
-                    differences.extend(self.still_keeps(snapshot, pci));
+                    differences.extend(self.leftover_programming(snapshot, pci));
                     violations.extend(differences.into_iter().map(Violation::leaked));
                 }
             }
@@ -231,8 +231,8 @@ impl Scene<'_> {
         match &self.enforcement {
             Enforcement::Representors(_) => {
                 let name = || snapshot.representor_of(pci);
-                let told = || format!("representor {} of {pci} is not programmed", name());
-                (!snapshot.is_programmed(pci)).then(told)
+                let reported = || format!("representor {} of {pci} is not programmed", name());
+                (!snapshot.is_programmed(pci)).then(reported)
             }
             Enforcement::Pfs { .. } => {
                 let port = &snapshot.ports[pci];
@@ -247,17 +247,18 @@ impl Scene<'_> {
     }
 
     /// Invariant 4 for a free VF.
-    fn still_keeps(&self, snapshot: &Snapshot, pci: &str) -> Option<String> {
+    fn leftover_programming(&self, snapshot: &Snapshot, pci: &str) -> Option<String> {
         match &self.enforcement {
             Enforcement::Representors(_) => {
                 let vf = snapshot.vf(pci)?;
-                let told = || format!("VF {pci} is free but its representor is programmed: {vf}");
-                (!snapshot.is_idle(pci)).then(told)
+                let reported =
+                    || format!("VF {pci} is free but its representor is programmed: {vf}");
+                (!snapshot.is_idle(pci)).then(reported)
             }
             Enforcement::Pfs { clean, .. } => {
                 let port = &snapshot.ports[pci];
-                let told = || format!("VF {pci} is free but the PF has it as {port}");
-                (*port != clean[pci]).then(told)
+                let reported = || format!("VF {pci} is free but the PF has it as {port}");
+                (*port != clean[pci]).then(reported)
             }
         }
     }

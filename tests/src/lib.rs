@@ -21,6 +21,7 @@ mod command;
 mod crowd;
 mod dpu;
 mod fabric;
+mod fault_target;
 mod faults;
 mod fleet;
 mod host;
@@ -44,7 +45,6 @@ pub mod scenarios;
 mod settings;
 mod slow;
 pub mod soak;
-mod victim;
 mod violation;
 mod workloads;
 

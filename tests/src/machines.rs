@@ -6,7 +6,8 @@ use std::{path::PathBuf, time::Duration};
 use nix::sys::signal::Signal;
 
 use crate::{
-    Card, Dpu, FaultAction, Host, Program, Proxy, Settings, eventually, faults, victim::Victim,
+    Card, Dpu, FaultAction, Host, Program, Proxy, Settings, eventually, fault_target::FaultTarget,
+    faults,
 };
 
 /// Timeout for the start of a program.
@@ -30,20 +31,20 @@ pub(crate) struct HostMachines<'a> {
 }
 
 impl Machines<'_> {
-    pub(crate) fn program(&mut self, victim: Victim) -> &mut Program {
-        match victim {
-            Victim::Agent(host) => self.hosts[host].agent,
-            Victim::Service => &mut self.dpu.service,
+    pub(crate) fn program(&mut self, fault_target: FaultTarget) -> &mut Program {
+        match fault_target {
+            FaultTarget::Agent(host) => self.hosts[host].agent,
+            FaultTarget::Service => &mut self.dpu.service,
         }
     }
 
-    pub(crate) fn start(&mut self, victim: Victim) {
-        match victim {
-            Victim::Agent(host) => {
+    pub(crate) fn start(&mut self, fault_target: FaultTarget) {
+        match fault_target {
+            FaultTarget::Agent(host) => {
                 let HostMachines { host, agent, .. } = &mut self.hosts[host];
                 **agent = host.start_agent(None);
             }
-            Victim::Service => self.dpu.start(),
+            FaultTarget::Service => self.dpu.start(),
         }
     }
 
@@ -67,17 +68,22 @@ impl Machines<'_> {
     pub(crate) fn trace_agents(&self) -> Vec<PathBuf> {
         let hosts = self.hosts.iter().enumerate();
         let trace = |(number, one): (usize, &HostMachines<'_>)| {
-            faults::trace(one.host.path(), Victim::Agent(number).program())
+            faults::trace(one.host.path(), FaultTarget::Agent(number).program())
         };
         hosts.map(trace).collect()
     }
 
-    pub(crate) fn arm(&self, victim: Victim, action: FaultAction, step: &str) -> PathBuf {
-        let folder = match victim {
-            Victim::Agent(host) => self.hosts[host].host.path(),
-            Victim::Service => self.dpu.path(),
+    pub(crate) fn arm(
+        &self,
+        fault_target: FaultTarget,
+        action: FaultAction,
+        step: &str,
+    ) -> PathBuf {
+        let folder = match fault_target {
+            FaultTarget::Agent(host) => self.hosts[host].host.path(),
+            FaultTarget::Service => self.dpu.path(),
         };
-        faults::arm(folder, victim.program(), action, step)
+        faults::arm(folder, fault_target.program(), action, step)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 /// A violated invariant.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
-    pub(crate) harm: ViolationKind,
+    pub(crate) kind: ViolationKind,
     what: String,
 }
 
@@ -26,35 +26,35 @@ pub(crate) enum ViolationKind {
 
 impl Violation {
     pub(crate) fn lost(what: String) -> Self {
-        Self { harm: ViolationKind::Lost, what }
+        Self { kind: ViolationKind::Lost, what }
     }
 
     pub(crate) fn leaked(what: String) -> Self {
-        Self { harm: ViolationKind::Leaked, what }
+        Self { kind: ViolationKind::Leaked, what }
     }
 
     pub(crate) fn doubled(what: String) -> Self {
-        Self { harm: ViolationKind::Doubled, what }
+        Self { kind: ViolationKind::Doubled, what }
     }
 
     pub(crate) fn unclean(what: String) -> Self {
-        Self { harm: ViolationKind::Unclean, what }
+        Self { kind: ViolationKind::Unclean, what }
     }
 
     pub(crate) fn without_network(what: String) -> Self {
-        Self { harm: ViolationKind::WithoutNetwork, what }
+        Self { kind: ViolationKind::WithoutNetwork, what }
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let harm = match self.harm {
+        let kind = match self.kind {
             ViolationKind::Lost => "lost",
             ViolationKind::Leaked => "leaked",
             ViolationKind::Doubled => "doubled",
             ViolationKind::Unclean => "unclean",
             ViolationKind::WithoutNetwork => "without network",
         };
-        write!(out, "{harm}: {}", self.what)
+        write!(out, "{kind}: {}", self.what)
     }
 }

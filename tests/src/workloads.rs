@@ -138,8 +138,8 @@ async fn attach(
     mut client: WorkloadNetworkingClient<Channel>,
     request: AttachRequest,
 ) -> Result<Vec<IpAddr>, Status> {
-    let told = client.attach(request).await?.into_inner().ip;
-    Ok(told.iter().map(|bytes| address(bytes)).collect())
+    let reported = client.attach(request).await?.into_inner().ip;
+    Ok(reported.iter().map(|bytes| address(bytes)).collect())
 }
 
 fn address(bytes: &[u8]) -> IpAddr {

@@ -201,10 +201,18 @@ fn meter_is_removed_with_its_flows() {
 fn first_fragments_match_ports_once_enabled() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
-    let told = || vswitch.ofctl(&["get-frags"], "br0", &[]);
-    assert!(!switch.reads_first_fragments().unwrap() && told().contains("normal"), "{}", told());
+    let reported = || vswitch.ofctl(&["get-frags"], "br0", &[]);
+    assert!(
+        !switch.reads_first_fragments().unwrap() && reported().contains("normal"),
+        "{}",
+        reported()
+    );
     switch.read_first_fragments().unwrap();
-    assert!(switch.reads_first_fragments().unwrap() && told().contains("nx-match"), "{}", told());
+    assert!(
+        switch.reads_first_fragments().unwrap() && reported().contains("nx-match"),
+        "{}",
+        reported()
+    );
 }
 
 #[test]

@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn messages_need_no_separator() {
-        let told = concat!(
+        let reported = concat!(
             r#"{"method":"echo","id":"echo","params":[]}{"id":3,"result":{"a":1},"error":null}"#,
             r#"{"method":"update","id":null,"params":["rows",{"Port":{}}]}{"id":4,"error":"no","result":null}"#,
             r#"{"method":"locked","params":[],"id":null}{"id":"x","result":1}7"#,
@@ -95,7 +95,7 @@ mod tests {
             Message::Other,
             Message::Other,
         ];
-        assert_eq!(all(told), expected);
+        assert_eq!(all(reported), expected);
     }
 
     #[test]

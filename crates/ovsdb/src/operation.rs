@@ -155,8 +155,8 @@ mod tests {
         assert!(matches!(error, Error::NotSame), "{error}");
         let failed = json!({"error": "I/O error", "details": "write failed", "io-error": "No space left on device"});
         let error = Outcome::all(json!([{"count": 1}, failed])).unwrap_err();
-        let told = "the database refused: I/O error (write failed: No space left on device)";
-        assert_eq!(error.to_string(), told);
+        let reported = "the database refused: I/O error (write failed: No space left on device)";
+        assert_eq!(error.to_string(), reported);
         let error = Outcome::all(json!({})).unwrap_err();
         assert!(matches!(error, Error::Garbage { .. }), "{error}");
         assert_eq!(

@@ -235,7 +235,7 @@ fn silent_server_costs_one_full_timeout() {
     assert!(begun.unstalled() < HALF * 5, "{:?}", begun.unstalled());
     server.signal("CONT");
     wait_until("it says something", || database.transact(&[]).is_ok());
-    assert_eq!(database.read(names).unwrap(), [""; 0], "nothing was asked of it meanwhile");
+    assert_eq!(database.read(names).unwrap(), [""; 0], "the server received a request");
     database.transact(&join(&database, "p0")).unwrap();
 }
 
@@ -273,7 +273,7 @@ fn peer(answers: Vec<Vec<u8>>) -> (TempDir, Settings, mpsc::Receiver<String>) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("db.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = [0; 65536];
@@ -285,7 +285,7 @@ fn peer(answers: Vec<Vec<u8>>) -> (TempDir, Settings, mpsc::Receiver<String>) {
         }
         let _ = stream.read(&mut buffer);
     });
-    (folder, settings(socket), told)
+    (folder, settings(socket), reported)
 }
 
 const SCHEMA_ANSWER: &str = r#"{"id":1,"error":null,"result":{"tables":{
@@ -351,12 +351,12 @@ fn ten_thousand_foreign_rows_are_replicated() {
     let rows: Vec<_> = (0..10_000).map(row).collect();
     let filled = format!(r#"{{"id":2,"error":null,"result":{{"Port":{{{}}}}}}}"#, rows.join(","));
     let echo = br#"{"id":"x","method":"echo","params":["y"]}"#;
-    let (_folder, settings, told) =
+    let (_folder, settings, reported) =
         peer(vec![SCHEMA_ANSWER.into(), [filled.as_bytes(), echo].concat(), Vec::new()]);
     // On a busy machine, reading so many rows takes longer than half a second.
     let settings = Settings { deadline: Duration::from_secs(30), ..settings };
     let database = Database::open(&settings).unwrap();
     assert_eq!(database.read(|replica| replica.rows("Port").count()).unwrap(), 10_000);
-    let answered = told.iter().nth(2).unwrap();
+    let answered = reported.iter().nth(2).unwrap();
     assert_eq!(answered, r#"{"error":null,"id":"x","result":["y"]}"#);
 }

@@ -27,8 +27,7 @@ pub enum Handover {
 impl Sysfs {
     /// Whether a program uses a device. `None`: its driver is not a vfio driver.
     ///
-    /// The kernel counts an open device as enabled. Opening the device to find out would block other programs
-    /// meanwhile.
+    /// The kernel counts an open device as enabled. Opening the device to find out would block other programs.
     ///
     /// # Errors
     /// If sysfs cannot be read.

@@ -161,9 +161,9 @@ fn machine_without_pci_has_no_pfs() {
 #[test]
 fn other_devices_are_no_pfs() {
     let card = Card::new(4, 0);
-    let told = |address| card.sysfs().physical_function(pci(address)).unwrap_err().to_string();
-    assert!(told("0000:09:00.0").ends_with("no PCI device 0000:09:00.0"));
-    assert!(told("0000:00:02.0").contains("0000:00:02.0 has no SR-IOV"));
+    let reported = |address| card.sysfs().physical_function(pci(address)).unwrap_err().to_string();
+    assert!(reported("0000:09:00.0").ends_with("no PCI device 0000:09:00.0"));
+    assert!(reported("0000:00:02.0").contains("0000:00:02.0 has no SR-IOV"));
 }
 
 #[test]
@@ -216,9 +216,9 @@ fn missing_netdev_is_reported_with_driver() {
     fs::remove_dir_all(card.device(&address_of(0)).join("net")).unwrap();
     let how = Provisioning { timeout: Duration::ZERO, ..Provisioning::default() };
     let error = card.sysfs().set_num_vfs(pci(PF), 3, &how).unwrap_err();
-    let told = error.to_string();
-    assert!(told.starts_with("VF 0000:03:00.1 of PF 0000:03:00.0 has no netdev"), "{told}");
-    assert!(told.ends_with(" mlx5_core"), "{told}");
+    let reported = error.to_string();
+    assert!(reported.starts_with("VF 0000:03:00.1 of PF 0000:03:00.0 has no netdev"), "{reported}");
+    assert!(reported.ends_with(" mlx5_core"), "{reported}");
 }
 
 #[test]

@@ -217,8 +217,8 @@ fn two_cards_do_not_interfere() {
     assert_eq!(scene.vf("d001:00:00.1")["ifname"], "net1");
 
     second.kill();
-    let told = scene.refusal("--controller 1");
-    assert!(told.contains("plugged in already"), "{told}");
+    let reported = scene.refusal("--controller 1");
+    assert!(reported.contains("plugged in already"), "{reported}");
     assert!(scene.command("unplug").args(["--controller", "1"]).status().unwrap().success());
     assert_eq!(scene.host.link_names(), ["mgmt0", "net1", "p0v0"]);
     first.signal(Signal::SIGHUP);
@@ -231,8 +231,8 @@ fn two_cards_do_not_interfere() {
 fn taken_name_leaves_nothing() {
     let scene = Scene::new();
     scene.host.run("ip link add name p0v7 type bridge");
-    let told = scene.refusal("--vfs 8");
-    assert!(told.contains(" name p0v7, but the host's "), "{told}");
+    let reported = scene.refusal("--vfs 8");
+    assert!(reported.contains(" name p0v7, but the host's "), "{reported}");
     assert_eq!(scene.host.link_names(), ["p0v7"]);
     assert_eq!(scene.dpu.link_names(), Vec::<String>::new());
 }
@@ -240,33 +240,36 @@ fn taken_name_leaves_nothing() {
 #[test]
 fn impossible_plans_are_refused() {
     let scene = Scene::new();
-    let told = scene.refusal("--vfs 5000");
-    assert!(told.contains(" 4096 VFs ") && told.ends_with(", not 5000\n"), "{told}");
-    let told = scene.refusal("--controller 16");
-    assert!(told.contains(" controller 0 to 15 ") && told.ends_with(", not 16\n"), "{told}");
+    let reported = scene.refusal("--vfs 5000");
+    assert!(reported.contains(" 4096 VFs ") && reported.ends_with(", not 5000\n"), "{reported}");
+    let reported = scene.refusal("--controller 16");
+    assert!(
+        reported.contains(" controller 0 to 15 ") && reported.ends_with(", not 16\n"),
+        "{reported}"
+    );
     let missing = Command::new(env!("CARGO_BIN_EXE_virtual-nic"))
         .args(["plug", "--dpu-netns", "no-such-netns", "--host-netns"])
         .arg(scene.host.path())
         .output()
         .unwrap();
-    let told = String::from_utf8(missing.stderr).unwrap();
-    assert!(told.contains("no network namespace /run/netns/no-such-netns"), "{told}");
+    let reported = String::from_utf8(missing.stderr).unwrap();
+    assert!(reported.contains("no network namespace /run/netns/no-such-netns"), "{reported}");
 }
 
 #[test]
 fn missing_netdevsim_is_reported() {
     let scene = Scene::of_kind("netdevsim");
-    let told = scene.refusal("--vfs 2");
+    let reported = scene.refusal("--vfs 2");
     let wanted = if Path::new("/sys/bus/netdevsim").exists() {
         "virtual-nic: cannot make"
     } else {
         "virtual-nic: this kernel has no netdevsim"
     };
-    assert!(told.starts_with(wanted), "{told}");
-    let told = scene.refusal("--pfs 2");
-    assert!(told.contains("one PF"), "{told}");
-    let told = scene.refusal("--controller 1");
-    assert!(told.contains("controller 0"), "{told}");
+    assert!(reported.starts_with(wanted), "{reported}");
+    let reported = scene.refusal("--pfs 2");
+    assert!(reported.contains("one PF"), "{reported}");
+    let reported = scene.refusal("--controller 1");
+    assert!(reported.contains("controller 0"), "{reported}");
     scene.assert_empty();
 }
 
@@ -277,8 +280,8 @@ fn leftovers_of_killed_card_are_removed() {
     let card = scene.plug("--vfs 2");
     scene.give(&card, "p0v0", &pod, "net1");
     card.kill();
-    let told = scene.refusal("--vfs 2");
-    assert!(told.contains("plugged in already"), "{told}");
+    let reported = scene.refusal("--vfs 2");
+    assert!(reported.contains("plugged in already"), "{reported}");
     assert!(scene.command("unplug").output().unwrap().status.success());
     scene.assert_empty();
     assert_eq!(pod.link_names(), Vec::<String>::new());

@@ -218,8 +218,8 @@ fn leftovers_of_killed_card_are_removed() {
     let card = scene.plug("--vfs 2");
     let pod = Pod::with(&scene, &card, 0);
     card.kill();
-    let told = scene.refusal("--vfs 2");
-    assert!(told.contains("plugged in already"), "{told}");
+    let reported = scene.refusal("--vfs 2");
+    assert!(reported.contains("plugged in already"), "{reported}");
     assert!(scene.command("unplug").output().unwrap().status.success());
     scene.assert_empty();
     assert_eq!(devices(), before);
@@ -233,8 +233,8 @@ fn unlabelled_device_is_removed() {
     let (scene, before) = (scene(), devices());
     let make = || fs::write("/sys/bus/netdevsim/new_device", "4711 1 1").unwrap();
     scene.dpu.netns.run(make).unwrap();
-    let told = scene.refusal("--vfs 2");
-    assert!(told.contains("plugged in already"), "{told}");
+    let reported = scene.refusal("--vfs 2");
+    assert!(reported.contains("plugged in already"), "{reported}");
     assert!(scene.command("unplug").output().unwrap().status.success());
     scene.assert_empty();
     assert_eq!(devices(), before);
@@ -244,8 +244,8 @@ fn unlabelled_device_is_removed() {
 fn taken_name_leaves_no_device() {
     let (scene, before) = (scene(), devices());
     scene.dpu.run("ip link add name wire-pf0vf1 type bridge");
-    let told = scene.refusal("--vfs 2");
-    assert!(told.contains(" name wire-pf0vf1, but the DPU's "), "{told}");
+    let reported = scene.refusal("--vfs 2");
+    assert!(reported.contains(" name wire-pf0vf1, but the DPU's "), "{reported}");
     assert_eq!(devices(), before);
     assert_eq!(scene.dpu.link_names(), ["wire-pf0vf1"]);
     assert_eq!(scene.host.link_names(), Vec::<String>::new());

@@ -58,7 +58,7 @@ pub(crate) fn print_beside_burst(report: &mut Report) {
         let end = Instant::now() + LONG_TIME;
         let over = || Instant::now() > end;
         if is_beside {
-            crowd.play_beside_burst(behaviour, over);
+            crowd.play_with_burst(behaviour, over);
         } else {
             crowd.play_all_but_first(behaviour, over);
         }

@@ -79,8 +79,8 @@ fn tell(outcome: &Outcome, place: &str) -> ExitCode {
     if !outcome.is_good() {
         println!("{}{place}", outcome.violations());
     }
-    for trick in outcome.refused_tricks() {
-        println!("this kernel lets no pod do: {trick}");
+    for change in outcome.refused_changes() {
+        println!("this kernel lets no pod do: {change}");
     }
     println!("{outcome}");
     if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -143,7 +143,7 @@ impl Crowd {
     ///
     /// # Panics
     /// If a program of the test fails.
-    pub fn play_beside_burst(&mut self, behaviour: CrowdBehaviour, over: impl Fn() -> bool + Sync) {
+    pub fn play_with_burst(&mut self, behaviour: CrowdBehaviour, over: impl Fn() -> bool + Sync) {
         let Self { netns, players, runtime, .. } = self;
         let (first, others) = players.split_first_mut().expect("a host");
         let others =

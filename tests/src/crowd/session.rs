@@ -19,9 +19,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
 /// Timeout of the DPU's hello reply.
-const WELCOME: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of an offer, if each pod has a VF that can be offered.
-const PROMISE: Duration = Duration::from_secs(2);
+const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Capacity of the send queue.
 const WAITING: usize = 64;
 /// Number of the first heartbeat whose answer is awaited. Ordinary heartbeats have lower numbers.
@@ -65,7 +65,7 @@ impl Session {
         hello: v1::Hello,
     ) -> Result<Self, Status> {
         let (out, messages) = mpsc::channel(WAITING);
-        let greeting = v1::HostMessage { message: Some(FromHost::Hello(said(hello))) };
+        let greeting = v1::HostMessage { message: Some(FromHost::Hello(with_protocol(hello))) };
         out.try_send(greeting).expect("a channel with room");
         let mut from_dpu = client.session(ReceiverStream::new(messages)).await?.into_inner();
         let Some(FromDpu::HelloReply(hello_reply)) = next(&mut from_dpu).await? else {
@@ -85,14 +85,14 @@ impl Session {
     }
 
     /// Sends a message, unless the session is over.
-    pub(super) async fn say(&self, message: FromHost) {
+    pub(super) async fn send(&self, message: FromHost) {
         let _ = self.out.send(v1::HostMessage { message: Some(message) }).await;
     }
 
     /// Waits until the DPU has processed all messages. `false`: the session is over.
-    pub(super) async fn is_heard(&mut self) -> bool {
+    pub(super) async fn all_processed(&mut self) -> bool {
         let sequence = FIRST_ASKED.max(*self.echoed.borrow() + 1);
-        self.say(FromHost::Heartbeat(v1::Heartbeat { sequence })).await;
+        self.send(FromHost::Heartbeat(v1::Heartbeat { sequence })).await;
         self.echoed.wait_for(|echoed| *echoed == sequence).await.is_ok()
     }
 
@@ -107,7 +107,7 @@ impl Session {
     }
 }
 
-fn said(hello: v1::Hello) -> v1::Hello {
+fn with_protocol(hello: v1::Hello) -> v1::Hello {
     v1::Hello {
         protocol: Some(v1::ProtocolVersions { lowest: PROTOCOL_LOWEST, highest: PROTOCOL_HIGHEST }),
         agent_version: "played".into(),
@@ -135,7 +135,7 @@ impl DpuReceiver {
         loop {
             let answer = tokio::select! {
                 message = next(&mut from_dpu) => match message {
-                    Ok(Some(message)) => self.hear(message),
+                    Ok(Some(message)) => self.handle(message),
                     Ok(None) | Err(_) => return,
                 },
                 _ = beats.tick() => {
@@ -151,7 +151,7 @@ impl DpuReceiver {
     }
 
     /// Handles a message and returns the answer. The queue of a dropped session has no reader.
-    fn hear(&self, message: FromDpu) -> Option<FromHost> {
+    fn handle(&self, message: FromDpu) -> Option<FromHost> {
         match message {
             FromDpu::VfOffers(v1::VfOffers { vfs }) => {
                 let offers = vfs.into_iter().filter_map(|vf| vf.offer);

@@ -269,9 +269,9 @@ impl SimulatedHost {
             }
         }
         let Some(session) = &mut self.session else { return false };
-        let is_heard = session.is_heard().await;
+        let is_processed = session.all_processed().await;
         let Some(release) = session.take_released() else {
-            return is_heard && !self.pods.iter().any(is_to_leave);
+            return is_processed && !self.pods.iter().any(is_to_leave);
         };
         self.give_back(release).await;
         false
@@ -332,9 +332,9 @@ impl SimulatedHost {
         v1::Inventory { pfs: vec![pf], as_of_ns }
     }
 
-    async fn say(&self, message: FromHost) {
+    async fn send(&self, message: FromHost) {
         if let Some(session) = &self.session {
-            session.say(message).await;
+            session.send(message).await;
         }
     }
 
@@ -377,8 +377,8 @@ impl SimulatedHost {
         let taken = taken.filter(is_another);
         *state = State::Attached(Box::new(attachment));
         self.give_up(taken).await;
-        self.say(FromHost::Attached(attached)).await;
-        self.tell_inventory().await;
+        self.send(FromHost::Attached(attached)).await;
+        self.send_inventory().await;
     }
 
     async fn detach(&mut self, pod: usize, patience: Duration) {
@@ -398,7 +398,7 @@ impl SimulatedHost {
         let Pod { state, device, former, .. } = &mut self.pods[pod];
         (*state, *device, *former) = (State::Absent, None, id.or(former.take()));
         self.give_up(taken).await;
-        self.tell_inventory().await;
+        self.send_inventory().await;
     }
 
     /// Reports that a taken VF was not used.
@@ -410,8 +410,8 @@ impl SimulatedHost {
         }
     }
 
-    async fn tell_inventory(&self) {
-        self.say(FromHost::Inventory(self.inventory())).await;
+    async fn send_inventory(&self) {
+        self.send(FromHost::Inventory(self.inventory())).await;
     }
 
     /// Repeats the detach of the previous attachment. It must not affect the present one.

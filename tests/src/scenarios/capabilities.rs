@@ -65,12 +65,12 @@ pub fn limits(lab: &Lab) -> Vec<(String, u64, u64)> {
     let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
     let limited = queues.iter().filter(|queue| queue["kind"] == "tbf");
     let number = |value: &Value| value.as_u64().unwrap();
-    let told = limited.map(|queue| {
+    let reported = limited.map(|queue| {
         let options = &queue["options"];
         let dev = queue["dev"].as_str().unwrap().to_owned();
         (dev, number(&options["rate"]), number(&options["burst"]))
     });
-    told.collect()
+    reported.collect()
 }
 
 /// Representor of the only attached VF.

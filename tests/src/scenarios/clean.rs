@@ -176,18 +176,24 @@ pub fn changed_settings_reach_no_later_pod(settings: &Settings) -> bool {
                 |change: &&&[&str]| run(pod.command(change[0]).args(&change[1..])).status.success();
             changed += changes.iter().filter(could).count();
         });
-        let told = format!("{changes:?}");
-        fixture.assert_next_pod_has_a_network(&told);
-        assert_becomes(&fixture, &before, &told);
+        let reported = format!("{changes:?}");
+        fixture.assert_next_pod_has_a_network(&reported);
+        assert_becomes(&fixture, &before, &reported);
     }
     assert!(changed >= 9, "only {changed} changes could be made");
     let mut are_written = false;
     let _pod = fixture.pod_that(|pod| {
-        let told = settings_of(pod);
-        assert!(told.iter().any(|line| line.starts_with("tcp-segmentation-offload: ")), "{told:?}");
+        let reported = settings_of(pod);
+        assert!(
+            reported.iter().any(|line| line.starts_with("tcp-segmentation-offload: ")),
+            "{reported:?}"
+        );
         let written = run(pod.command("unshare").args(["--mount", "sh", "-c", FILES]));
         are_written = written.status.success();
-        assert!(!are_written || settings_of(pod) != told, "what was written is not seen: {told:?}");
+        assert!(
+            !are_written || settings_of(pod) != reported,
+            "what was written is not seen: {reported:?}"
+        );
     });
     fixture.assert_next_pod_has_a_network("files");
     assert_becomes(&fixture, &before, "files");
@@ -292,13 +298,13 @@ pub fn damaged_network_is_reported_and_repaired(settings: &Settings) {
     let mut configuration = fixture.lab.configuration("blue");
     configuration["prevResult"] = result;
     let check = Call::new("CHECK", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
-    for (change, told) in [
+    for (change, reported) in [
         (["arp", "off"], "ARP off"),
         (["multicast", "off"], "multicast off"),
         (["broadcast", "ff:ff:ff:ff:ff:fe"], "broadcast address"),
     ] {
         pod.ip(&["link", "set", "eth0", change[0], change[1]]);
-        fixture.lab.execute(&check).fails(132, &[told]);
+        fixture.lab.execute(&check).fails(132, &[reported]);
         let again: Value = fixture.lab.add("blue", &pod, "eth0").result();
         assert!(addresses(&again).iter().all(|address| fixture.resident.pings(address)));
         fixture.lab.execute(&check).nothing();

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the callers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Habit {
+pub enum CallPattern {
     /// Attach and detach repeatedly.
     ComeAndGo,
     /// Attach repeatedly.
@@ -52,12 +52,12 @@ impl Member {
     }
 
     /// Makes the next call. A failure is followed by a DEL, as runtimes do.
-    fn call(&mut self, lab: &Lab, habit: Habit) {
+    fn call(&mut self, lab: &Lab, pattern: CallPattern) {
         let is_detached = matches!(self.standing, Standing::Detached);
-        match habit {
-            Habit::ComeAndGo if is_detached => self.add(lab),
-            Habit::Come => self.add(lab),
-            Habit::ComeAndGo | Habit::Go => self.delete(lab),
+        match pattern {
+            CallPattern::ComeAndGo if is_detached => self.add(lab),
+            CallPattern::Come => self.add(lab),
+            CallPattern::ComeAndGo | CallPattern::Go => self.delete(lab),
         }
     }
 
@@ -100,14 +100,18 @@ impl Member {
 ///
 /// # Panics
 /// If a caller does not start.
-pub fn amid_a_crowd<T>(lab: &Lab, habit: Habit, work: impl FnOnce(&Lab) -> T) -> (Vec<Member>, T) {
+pub fn amid_a_crowd<T>(
+    lab: &Lab,
+    pattern: CallPattern,
+    work: impl FnOnce(&Lab) -> T,
+) -> (Vec<Member>, T) {
     let (ready, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let call_until_over = || {
         let mut member = Member::new();
         member.add(lab);
         ready.fetch_add(1, Ordering::Relaxed);
         while !over.load(Ordering::Relaxed) {
-            member.call(lab, habit);
+            member.call(lab, pattern);
         }
         member
     };

@@ -119,10 +119,10 @@ pub fn routes_and_rules_are_added_to_foreign_interfaces(settings: &Settings) {
     let own = links(&pod);
     let asked = r#"[{"name": "plain"}, {"name": "routed", "default-route": ["10.77.1.253"]}]"#;
     let result = several::add(&lab, &pod, asked).result();
-    let told = result["routes"].as_array().unwrap();
+    let reported = result["routes"].as_array().unwrap();
     let route = json!({ "dst": "172.30.0.0/16", "gw": "10.77.1.254", "priority": 50 });
-    assert!(told.contains(&route), "{result}");
-    let defaults: Vec<_> = told.iter().filter(|it| it["dst"] == "0.0.0.0/0").collect();
+    assert!(reported.contains(&route), "{result}");
+    let defaults: Vec<_> = reported.iter().filter(|it| it["dst"] == "0.0.0.0/0").collect();
     assert!(defaults.contains(&&json!({ "dst": "0.0.0.0/0", "gw": "10.77.1.253" })), "{result}");
     assert_eq!(defaults.len(), 2, "one of each table: {result}");
 
@@ -130,13 +130,13 @@ pub fn routes_and_rules_are_added_to_foreign_interfaces(settings: &Settings) {
     assert_set_beside(&pod, &address);
     assert_eq!(several::add(&lab, &pod, asked).result(), result, "a repeat is the same");
     super::life::check(&lab, "blue", &pod, &result).nothing();
-    for (change, told) in [
+    for (change, reported) in [
         ("route del 172.30.0.0/16", "route 172.30.0.0/16"),
         ("route del blackhole 10.66.0.0/16", "route blackhole"),
         ("rule del pref 900", "lost the rule"),
     ] {
         pod.ip(&change.split(' ').collect::<Vec<_>>());
-        super::life::check(&lab, "blue", &pod, &result).fails(152, &["routed.conflist", told]);
+        super::life::check(&lab, "blue", &pod, &result).fails(152, &["routed.conflist", reported]);
         lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
         assert_set_beside(&pod, &address);
     }
@@ -151,12 +151,12 @@ pub fn routes_and_rules_are_added_to_foreign_interfaces(settings: &Settings) {
     assert_eq!(links(&pod), own);
     assert!(pod.json("ip", &["rule", "show", "pref", "900"]).is_empty());
     assert!(pod.json("ip", &["route", "show", "type", "blackhole"]).is_empty());
-    for (told, additions) in [
+    for (reported, additions) in [
         ("unknown field `via`", json!({ "routes": [{ "destination": "::/0", "via": "fe80::1" }] })),
         ("tcp_rmem", json!({ "sysctls": { "ipv4": { "tcp_rmem": 1 } } })),
     ] {
         others.define_with("wrong", &bridge(3, "br-wrong"), &json!({ "dpu-offload": additions }));
-        several::add(&lab, &pod, "wrong").fails(151, &["wrong.conflist", told]);
+        several::add(&lab, &pod, "wrong").fails(151, &["wrong.conflist", reported]);
     }
     assert_clean_slate(&lab);
 }
@@ -226,9 +226,9 @@ pub fn foreign_interfaces_get_dpu_addresses(settings: &Settings) {
     lab.await_settled();
     assert_eq!(held(&lab, "green"), 0);
 
-    let refused = |ipam: Value, code: u64, told: &[&str]| {
+    let refused = |ipam: Value, code: u64, reported: &[&str]| {
         others.define("refused", &bridge(ipam));
-        several::add(&lab, &a, "refused").fails(code, told);
+        several::add(&lab, &a, "refused").fails(code, reported);
     };
     refused(leased_of("purple"), 101, &["purple"]);
     refused(leased_of("blue"), 100, &["blue", "net1"]);
@@ -277,7 +277,7 @@ pub fn status_asks_further_networks(settings: &Settings) {
     fs::write(others.definition("broken"), "{").unwrap();
 
     status(json!(["green", "wire@data", { "name": "old" }, "sound"])).nothing();
-    for (network, told) in [
+    for (network, reported) in [
         ("purple", &["NETWORK_UNKNOWN", "purple"][..]),
         ("sick", &["network sick", "sick.conflist", "plugins/sick", "out of order"]),
         ("slow", &["network slow", "slow.conflist", "plugins/slow", "in time"]),
@@ -285,7 +285,7 @@ pub fn status_asks_further_networks(settings: &Settings) {
         ("bare", &["network bare", "no plugin host-shim"]),
         ("broken", &["broken.conflist"]),
     ] {
-        status(json!(["green", network])).fails(50, told);
+        status(json!(["green", network])).fails(50, reported);
     }
     others.lend_our_plugin();
     status(json!(["bare"])).fails(50, &["NETWORK_UNKNOWN", "purple"]);
@@ -391,11 +391,11 @@ pub fn one_network_serves_macvlan_and_ipvlan(settings: &Settings) {
         assert_is_of_store(&b, "ipvlan");
         assert!(a.pings("10.66.0.77"), "{of_b}");
     } else {
-        let told: Value =
+        let reported: Value =
             serde_json::from_str(&fs::read_to_string(others.path("told")).unwrap()).unwrap();
-        assert_eq!((&told["master"], &told["mtu"]), (&json!("ext1"), &json!(1400)));
+        assert_eq!((&reported["master"], &reported["mtu"]), (&json!("ext1"), &json!(1400)));
         let addresses = json!([{ "address": "10.66.0.77/24", "gateway": "10.66.0.1" }]);
-        assert_eq!(told["ipam"]["result"]["ips"], addresses);
+        assert_eq!(reported["ipam"]["result"]["ips"], addresses);
     }
     for (pod, result) in [(&a, &of_a), (&b, &of_b)] {
         super::life::check(lab, "blue", pod, result).nothing();

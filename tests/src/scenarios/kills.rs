@@ -4,7 +4,7 @@
 //! A run tries a third of the points of each flow, and all with `OFFLOAD_TEST_WHOLE=1`.
 
 mod flows;
-mod residents;
+mod permanent_pods;
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use std::{
 pub use self::flows::{Flow, OF_THE_AGENT, OF_THE_SERVICE};
 use self::{
     flows::{OF_OTHERS, OTHERS, SERVICE, Stage},
-    residents::{LIMIT, Residents},
+    permanent_pods::{LIMIT, PermanentPods},
 };
 use super::{
     crowd::{CALLERS, amid_a_crowd, of_each},
@@ -35,13 +35,13 @@ use crate::{
 #[must_use]
 pub fn kill_points_without_flow(flows: &[Flow]) -> BTreeSet<String> {
     let mut points = BTreeSet::from_iter(kill_points(flows[0].program));
-    let (mut lab, residents) = begin();
+    let (mut lab, permanent_pods) = begin();
     for flow in flows {
-        for passed in rehearse(&mut lab, &residents, *flow) {
+        for passed in rehearse(&mut lab, &permanent_pods, *flow) {
             points.remove(&passed);
         }
     }
-    residents.detach(&lab);
+    permanent_pods.detach(&lab);
     points
 }
 
@@ -50,13 +50,13 @@ pub fn kill_points_without_flow(flows: &[Flow]) -> BTreeSet<String> {
 /// # Panics
 /// If a confirmed attachment is lost, or anything remains.
 pub fn kill_at_each_point_of_flow(flow: Flow) {
-    let (mut lab, residents) = begin();
-    let points = rehearse(&mut lab, &residents, flow);
+    let (mut lab, permanent_pods) = begin();
+    let points = rehearse(&mut lab, &permanent_pods, flow);
     let points = Sample::of_this_run().of(&points);
     for point in &points {
-        kill_at(&mut lab, &residents, flow, point);
+        kill_at(&mut lab, &permanent_pods, flow, point);
     }
-    residents.detach(&lab);
+    permanent_pods.detach(&lab);
     figure(points.len(), "kill points tried under load");
 }
 
@@ -65,10 +65,10 @@ pub fn kill_at_each_point_of_flow(flow: Flow) {
 /// # Panics
 /// If a pod does not get its VF back, or no passed point has such a prefix.
 pub fn kill_at_each_point_after_card_reset(program: &str, own: &[&str]) {
-    let (mut lab, residents) = begin();
+    let (mut lab, permanent_pods) = begin();
     let trace = lab.trace(program);
     lab.reset_card();
-    residents.assert_back(&lab);
+    permanent_pods.assert_back(&lab);
     let passed = fs::read_to_string(&trace).unwrap();
     fs::remove_file(&trace).unwrap();
     for own in own {
@@ -88,32 +88,32 @@ pub fn kill_at_each_point_after_card_reset(program: &str, own: &[&str]) {
             lab.agent_ends();
             lab.start_agent();
         }
-        residents.assert_back(&lab);
+        permanent_pods.assert_back(&lab);
     }
-    residents.detach(&lab);
+    permanent_pods.detach(&lab);
     figure(points.len(), "kill points tried after a card reset");
 }
 
-fn begin() -> (Lab, Residents) {
+fn begin() -> (Lab, PermanentPods) {
     let pool = CALLERS + OTHERS;
     let settings = Settings { proxied: true, vfs: pool + 1, pool, ..Settings::default() };
     let others = OtherPlugins::with_links(OF_OTHERS, "green");
     let lab = Lab::start(&others.in_lab(&settings));
-    let residents = Residents::attach(&lab, others);
-    (lab, residents)
+    let permanent_pods = PermanentPods::attach(&lab, others);
+    (lab, permanent_pods)
 }
 
 /// Runs the flow once and returns its own points.
-fn rehearse(lab: &mut Lab, residents: &Residents, flow: Flow) -> BTreeSet<String> {
+fn rehearse(lab: &mut Lab, permanent_pods: &PermanentPods, flow: Flow) -> BTreeSet<String> {
     let mut trace = None;
     let started = {
-        let stage = Stage { lab, residents };
+        let stage = Stage { lab, permanent_pods };
         (flow.cause)(&stage, &mut || trace = Some(lab.trace(flow.program)))
     };
     replace(lab, flow.program, started);
     lab.wait_until_good();
-    residents.assert_reach();
-    residents.assert_alone(lab);
+    permanent_pods.assert_reach();
+    permanent_pods.assert_alone(lab);
     let trace = trace.unwrap();
     let passed = fs::read_to_string(&trace).unwrap();
     fs::remove_file(&trace).unwrap();
@@ -133,7 +133,7 @@ fn replace(lab: &mut Lab, name: &str, started: Option<Program>) {
     if name == SERVICE { lab.service = started } else { lab.agent = started }
 }
 
-fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
+fn kill_at(lab: &mut Lab, permanent_pods: &PermanentPods, flow: Flow, point: &str) {
     let (crowd, revived) = amid_a_crowd(lab, flow.crowd, |lab| {
         let running = if flow.program == SERVICE { &lab.service } else { &lab.agent };
         let revive = || {
@@ -151,7 +151,7 @@ fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
             armed.get().is_some_and(spent) && running.is_over()
         };
         thread::scope(|scope| {
-            let cause = scope.spawn(|| (flow.cause)(&Stage { lab, residents }, &mut { arm }));
+            let cause = scope.spawn(|| (flow.cause)(&Stage { lab, permanent_pods }, &mut { arm }));
             wait_for("a cause or a death", TIME_LIMIT, || {
                 (cause.is_finished() || dies_under_it()).then_some(())
             });
@@ -165,11 +165,11 @@ fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
     });
     replace(lab, flow.program, Some(revived));
     lab.wait_until_good();
-    residents.assert_kept(lab);
+    permanent_pods.assert_kept(lab);
     of_each(&crowd, |member| member.attach_again(lab));
     lab.assert_invariants();
     of_each(&crowd, |member| member.detach(lab));
-    residents.assert_alone(lab);
+    permanent_pods.assert_alone(lab);
 }
 
 fn wait_for_death(program: &Program, flow: Flow, point: &str, armed: &Path) {

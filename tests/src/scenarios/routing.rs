@@ -310,10 +310,10 @@ fn described(route: &Value) -> String {
         ("advmss", &metrics["advmss"]),
         ("flags", &route["flags"][0]),
     ];
-    let told = words.into_iter().filter(|(_, value)| !value.is_null());
-    let told = told.map(|(word, value)| format!(" {word} {}", text(value)));
+    let reported = words.into_iter().filter(|(_, value)| !value.is_null());
+    let reported = reported.map(|(word, value)| format!(" {word} {}", text(value)));
     let kind = route["type"].as_str().map(|kind| format!("{kind} ")).unwrap_or_default();
-    [kind, text(&route["dst"])].into_iter().chain(told).collect()
+    [kind, text(&route["dst"])].into_iter().chain(reported).collect()
 }
 
 /// Rules of a pod beyond those of every namespace.

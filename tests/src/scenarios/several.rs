@@ -158,9 +158,9 @@ pub fn failing_network_leaves_nothing_of_others(settings: &Settings) {
     let lab = Lab::start(&Settings { vfs: 3, pool: 3, ..settings.clone() });
     let pod = Netns::new("pod");
     let own = links(&pod);
-    let fails = |networks: &str, told: &str| {
+    let fails = |networks: &str, reported: &str| {
         let (_, text) = add(&lab, &pod, networks).error();
-        assert!(text.contains(told), "{networks}: {text}");
+        assert!(text.contains(reported), "{networks}: {text}");
         lab.assert_clean_slate();
         assert_eq!(links(&pod), own, "{networks}");
         text
@@ -196,7 +196,7 @@ pub fn default_route_follows_chosen_network(settings: &Settings) {
     assert_leaves_by(&pod, ["net1", "eth0"]);
     for (networks, told) in [("green,wire", "without net2"), ("wire@x", "also with net1")] {
         let (_, text) = add(&lab, &pod, networks).error();
-        assert!(text.contains("ATTACHMENT_DIFFERS") && text.contains(told), "{text}");
+        assert!(text.contains("ATTACHMENT_DIFFERS") && text.contains(reported), "{text}");
     }
     lab.assert_invariants();
     assert_leaves_by(&pod, ["net1", "eth0"]);

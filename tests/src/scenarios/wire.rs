@@ -157,19 +157,20 @@ pub fn mtu_beyond_uplink_is_refused(settings: &Settings) {
     fs::write(&file, r#"{"name": "jumbo", "mtu": 9000}"#).unwrap();
     let apply = ["apply", "-f", file.to_str().unwrap()];
     let refused = operator.is_refused(&apply);
-    let names = |told: &str, values: &[&str]| values.iter().all(|value| told.contains(value));
+    let names =
+        |reported: &str, values: &[&str]| values.iter().all(|value| reported.contains(value));
     assert!(names(&refused, &["network jumbo", "mtu of 9000", "carries 1500"]), "{refused}");
 
     let resize = |mtu| dpu.ip(&["link", "set", UPLINK, "mtu", mtu]);
-    let is_told = || {
+    let is_reported = || {
         let status = operator.says(&["status", "-o", "json"]);
         names(&status, &["network blue", "mtu of 1500", "carries 1400"])
     };
-    assert!(!is_told());
+    assert!(!is_reported());
     resize("1400");
-    wait_for("it to be told", LIMIT, || is_told().then_some(()));
+    wait_for("it to be told", LIMIT, || is_reported().then_some(()));
     resize("9000");
-    wait_for("it to be told no more", LIMIT, || (!is_told()).then_some(()));
+    wait_for("it to be told no more", LIMIT, || (!is_reported()).then_some(()));
     let _ = operator.says(&apply);
 }
 

@@ -97,15 +97,16 @@ fn unclean(fleet: &Fleet, snapshot: &Snapshot, baselines: &Baselines) -> Vec<Str
     let now = readings(fleet);
     let is_free =
         |pci: &String| snapshot.attachments.iter().all(|a| a["vf"]["device"] != pci.as_str());
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (pci, original) in baselines.0.iter().filter(|(pci, _)| is_free(pci)) {
         let differences = match now.get(pci) {
             Some(reading) => cleanliness::differences(original, reading),
             None => vec!["not in the host's namespace".to_owned()],
         };
-        told.extend(differences.into_iter().map(|what| format!("VF {pci} is free, but {what}")));
+        reported
+            .extend(differences.into_iter().map(|what| format!("VF {pci} is free, but {what}")));
     }
-    told
+    reported
 }
 
 /// Grants by container and interface.
@@ -213,11 +214,11 @@ mod tests {
         let grant = Grant::new(result, lab.agents[0].configuration("blue"), 0);
         pod.ports[0].state = State::Granted(Box::new(grant));
         let ledgers = vec![ledger];
-        await_harms(&lab, &ledgers, &baselines, &[]);
+        await_violations(&lab, &ledgers, &baselines, &[]);
         (lab, ledgers, baselines)
     }
 
-    fn await_harms(
+    fn await_violations(
         lab: &Fleet,
         ledgers: &[Ledger],
         baselines: &Baselines,
@@ -229,21 +230,21 @@ mod tests {
     }
 
     fn seen(lab: &Fleet, ledgers: &[Ledger], baselines: &Baselines) -> Vec<ViolationKind> {
-        look(lab, ledgers, None, baselines).iter().map(|violation| violation.harm).collect()
+        look(lab, ledgers, None, baselines).iter().map(|violation| violation.kind).collect()
     }
 
     #[test]
     fn lost_grant_is_noticed() {
         let (lab, ledgers, baselines) = kept_grant();
         lab.agents[0].del("blue", ledgers[0].pods[0].netns.as_ref().unwrap(), "eth0").nothing();
-        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Lost]);
+        await_violations(&lab, &ledgers, &baselines, &[ViolationKind::Lost]);
     }
 
     #[test]
     fn orphaned_attachment_is_noticed() {
         let (lab, mut ledgers, baselines) = kept_grant();
         ledgers[0].pods[0].ports[0].state = State::Absent;
-        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Leaked]);
+        await_violations(&lab, &ledgers, &baselines, &[ViolationKind::Leaked]);
     }
 
     #[test]
@@ -271,7 +272,7 @@ mod tests {
             ViolationKind::Doubled,
             ViolationKind::Doubled,
         ];
-        await_harms(&lab, &ledgers, &baselines, &kinds_of_violation);
+        await_violations(&lab, &ledgers, &baselines, &kinds_of_violation);
     }
 
     #[test]
@@ -280,7 +281,7 @@ mod tests {
         let (pod, elsewhere) = (ledgers[0].pods[0].netns.as_ref().unwrap(), &ledgers[0].elsewhere);
         let stack = ["link", "add", "link", "eth0", "netns", elsewhere.name()];
         pod.ip(&[&stack[..], &["type", "macvlan", "mode", "bridge"]].concat());
-        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Unclean]);
+        await_violations(&lab, &ledgers, &baselines, &[ViolationKind::Unclean]);
     }
 
     #[test]
@@ -290,6 +291,6 @@ mod tests {
             reading.insert("/sys/class/net queues/rx-0/rps_cpus".into(), "3".into());
         }
         // One of the two VFs is free.
-        await_harms(&lab, &ledgers, &baselines, &[ViolationKind::Unclean]);
+        await_violations(&lab, &ledgers, &baselines, &[ViolationKind::Unclean]);
     }
 }

@@ -59,8 +59,8 @@ impl Caller<'_> {
                 self.add_suspended(pod, interface, network, pause);
             }
             Action::DelSuspended(pause) => self.del_suspended(pod, interface, pause),
-            Action::Misuse(network, tricks, then) => {
-                self.misuse(pod, interface, network, tricks, then);
+            Action::Misuse(network, hostile_changes, then) => {
+                self.misuse(pod, interface, network, hostile_changes, then);
             }
             Action::Del => self.del(pod, interface, true),
             Action::DelTwice => {

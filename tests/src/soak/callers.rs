@@ -105,12 +105,12 @@ impl Callers {
     }
 
     /// After a reboot of a host, its pods have ended and new ones begin.
-    pub(crate) fn begin_anew_on(&mut self, host: usize) {
+    pub(crate) fn replace_pods_of(&mut self, host: usize) {
         let is_of_host = |ledger: &&mut Ledger| ledger.host == host;
         for ledger in self.ledgers.iter_mut().filter(is_of_host) {
             let containers = ledger.sandboxes().map(|sandbox| sandbox.container.as_str());
             self.common.forget_all(containers);
-            ledger.begin_anew();
+            ledger.replace_all_pods();
         }
     }
 }

@@ -16,11 +16,10 @@ use super::{
 };
 use crate::{
     FaultAction, Stopwatch, eventually,
+    fault_target::FaultTarget,
     machines::Machines,
     process::{kill_points, steps},
-    proxy as network,
-    victim::Victim,
-    wait_for,
+    proxy as network, wait_for,
 };
 
 /// Interval between looks at an armed fault.
@@ -65,17 +64,17 @@ pub(crate) struct Points {
 
 impl Points {
     pub(crate) fn ask() -> Self {
-        let places = |victim: Victim| Places {
-            points: kill_points(victim.program()),
-            steps: steps(victim.program()),
+        let places = |fault_target: FaultTarget| Places {
+            points: kill_points(fault_target.program()),
+            steps: steps(fault_target.program()),
         };
-        Self { agent: places(Victim::Agent(0)), service: places(Victim::Service) }
+        Self { agent: places(FaultTarget::Agent(0)), service: places(FaultTarget::Service) }
     }
 
-    fn name(&self, victim: Victim, action: FaultAction, number: usize) -> &str {
-        let places = match victim {
-            Victim::Agent(_) => &self.agent,
-            Victim::Service => &self.service,
+    fn name(&self, fault_target: FaultTarget, action: FaultAction, number: usize) -> &str {
+        let places = match fault_target {
+            FaultTarget::Agent(_) => &self.agent,
+            FaultTarget::Service => &self.service,
         };
         let names = match action {
             FaultAction::Kill => &places.points,
@@ -87,14 +86,14 @@ impl Points {
 
 /// An armed fault.
 struct Armed {
-    victim: Victim,
+    fault_target: FaultTarget,
     action: FaultAction,
     file: PathBuf,
 }
 
 impl Armed {
-    fn kills(&self, victim: Victim) -> bool {
-        self.action == FaultAction::Kill && self.victim == victim
+    fn kills(&self, fault_target: FaultTarget) -> bool {
+        self.action == FaultAction::Kill && self.fault_target == fault_target
     }
 
     fn has_struck(&self) -> bool {
@@ -125,38 +124,38 @@ impl Chaos<'_> {
 
     fn strike(&mut self, Fault { trouble, lasting, .. }: Fault, armed: &mut Vec<Armed>) {
         match trouble {
-            Trouble::Kill(victim) => {
-                self.kill(victim, armed);
+            Trouble::Kill(fault_target) => {
+                self.kill(fault_target, armed);
                 thread::park_timeout(lasting);
-                self.machines.start(victim);
+                self.machines.start(fault_target);
             }
-            Trouble::KillAtPoint(victim, point) => {
-                armed.push(self.arm(victim, FaultAction::Kill, point));
+            Trouble::KillAtPoint(fault_target, point) => {
+                armed.push(self.arm(fault_target, FaultAction::Kill, point));
             }
-            Trouble::FailStep(victim, step) => {
-                armed.push(self.arm(victim, FaultAction::Fail, step));
+            Trouble::FailStep(fault_target, step) => {
+                armed.push(self.arm(fault_target, FaultAction::Fail, step));
             }
             Trouble::Cut(host) => self.cut(host, lasting),
             Trouble::Delay(host) => self.delay(host, lasting),
             Trouble::ResetCard(host) => self.reset_card(host),
             Trouble::RebootDpu => self.reboot_dpu(armed),
-            Trouble::Suspend(victim) => self.suspend(victim, lasting),
+            Trouble::Suspend(fault_target) => self.suspend(fault_target, lasting),
             Trouble::Reload => self.machines.reload(),
             Trouble::ChangePool => self.change_pool(lasting),
         }
     }
 
     fn reboot_dpu(&mut self, armed: &mut Vec<Armed>) {
-        self.kill(Victim::Service, armed);
+        self.kill(FaultTarget::Service, armed);
         (0..self.machines.hosts.len()).for_each(|host| self.reset_card(host));
-        self.machines.start(Victim::Service);
+        self.machines.start(FaultTarget::Service);
     }
 
     /// Kills a program. An armed fault may already have killed it.
-    fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
-        self.machines.program(victim).crash();
+    fn kill(&mut self, fault_target: FaultTarget, armed: &mut Vec<Armed>) {
+        self.machines.program(fault_target).crash();
         self.fault_counts.kills += 1;
-        armed.retain(|fault| !(fault.kills(victim) && fault.has_struck()));
+        armed.retain(|fault| !(fault.kills(fault_target) && fault.has_struck()));
     }
 
     fn cut(&mut self, host: usize, lasting: Duration) {
@@ -201,11 +200,11 @@ impl Chaos<'_> {
         self.machines.hosts.iter().map(|host| host.proxy.expect("a proxied lab"))
     }
 
-    fn suspend(&mut self, victim: Victim, lasting: Duration) {
-        self.machines.program(victim).signal(Signal::SIGSTOP);
+    fn suspend(&mut self, fault_target: FaultTarget, lasting: Duration) {
+        self.machines.program(fault_target).signal(Signal::SIGSTOP);
         self.fault_counts.suspensions += 1;
         thread::park_timeout(lasting);
-        self.machines.program(victim).signal(Signal::SIGCONT);
+        self.machines.program(fault_target).signal(Signal::SIGCONT);
     }
 
     fn reset_card(&mut self, host: usize) {
@@ -214,10 +213,11 @@ impl Chaos<'_> {
         self.fault_counts.resets += 1;
     }
 
-    fn arm(&mut self, victim: Victim, action: FaultAction, number: usize) -> Armed {
-        let file = self.machines.arm(victim, action, self.points.name(victim, action, number));
+    fn arm(&mut self, fault_target: FaultTarget, action: FaultAction, number: usize) -> Armed {
+        let file =
+            self.machines.arm(fault_target, action, self.points.name(fault_target, action, number));
         self.fault_counts.armed += 1;
-        Armed { victim, action, file }
+        Armed { fault_target, action, file }
     }
 
     /// Restarts programs that armed faults have killed, for some time or until it is over.
@@ -235,13 +235,13 @@ impl Chaos<'_> {
         self.fault_counts.struck += struck.len() as u64;
         self.fault_counts.failed_steps +=
             struck.iter().filter(|fault| fault.action == FaultAction::Fail).count() as u64;
-        let agents = (0..self.machines.hosts.len()).map(Victim::Agent);
-        for victim in agents.chain([Victim::Service]) {
-            if struck.iter().any(|fault| fault.kills(victim)) {
-                let program = self.machines.program(victim);
+        let agents = (0..self.machines.hosts.len()).map(FaultTarget::Agent);
+        for fault_target in agents.chain([FaultTarget::Service]) {
+            if struck.iter().any(|fault| fault.kills(fault_target)) {
+                let program = self.machines.program(fault_target);
                 wait_for("a program to die of its fault", LIMIT, || program.ended());
                 self.fault_counts.kills += 1;
-                self.machines.start(victim);
+                self.machines.start(fault_target);
             }
         }
     }

@@ -15,7 +15,7 @@ pub enum Hazard {
     Traffic,
     /// The DPU's pool and offers change, and hosts learn it late: some speculative moves are wrong.
     SpeculativeMoves,
-    /// Simulated hosts of the DPU attach and detach pods meanwhile, with faults of their own.
+    /// Simulated hosts of the DPU attach and detach pods during the round, with faults of their own.
     Crowd,
 }
 

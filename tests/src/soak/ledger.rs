@@ -187,7 +187,7 @@ impl Ledger {
     }
 
     /// Ends all pods with their host, and begins new ones.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn replace_all_pods(&mut self) {
         let kinds: Vec<_> = self.pods.iter().map(|sandbox| sandbox.kind).collect();
         *self = Self::new(self.caller, self.host, kinds.into_iter());
     }

@@ -11,12 +11,12 @@ mod callers;
 mod chaos;
 mod cleanliness;
 mod hazards;
+mod hostile_changes;
 mod ledger;
 mod others;
 mod outcome;
 mod plan;
 mod speculative_moves;
-mod tricks;
 mod verification;
 #[path = "../../../crates/netlink/tests/support/xdp.rs"]
 mod xdp;
@@ -177,7 +177,7 @@ impl Soak {
             fault_counts.armed,
             fault_counts.resets,
             counts.hostile,
-            counts.tricks.values().filter(|passed| **passed).count(),
+            counts.hostile_changes.values().filter(|passed| **passed).count(),
             counts.dead,
             counts.suspensions,
             counts.speculative_moves.wrong,
@@ -245,7 +245,7 @@ impl Soak {
     fn reboot(&mut self, host: usize) {
         self.fleet.agents[host].program.crash();
         self.outcome.fault_counts.kills += 1;
-        self.callers.begin_anew_on(host);
+        self.callers.replace_pods_of(host);
         let agent = &mut self.fleet.agents[host];
         agent.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.schedule.rounds()));
         agent.start();

@@ -31,7 +31,7 @@ pub(super) struct Counts {
     pub(super) calls_of_crowd: usize,
     pub(super) pings: u64,
     /// Changes that pods tried on their interfaces, and whether the kernel allowed them.
-    pub(super) tricks: BTreeMap<&'static str, bool>,
+    pub(super) hostile_changes: BTreeMap<&'static str, bool>,
 }
 
 impl Counts {
@@ -50,7 +50,7 @@ impl Counts {
             speculative_moves,
             calls_of_crowd,
             pings: number(&tally.pings),
-            tricks: tally.tricks.lock().expect("callers that go on").clone(),
+            hostile_changes: tally.hostile_changes.lock().expect("callers that go on").clone(),
         }
     }
 }
@@ -84,9 +84,9 @@ impl Outcome {
     }
 
     /// Changes that the kernel refused to pods.
-    pub fn refused_tricks(&self) -> impl Iterator<Item = &'static str> {
-        let refused = self.counts.tricks.iter().filter(|(_, passed)| !**passed);
-        refused.map(|(trick, _)| *trick)
+    pub fn refused_changes(&self) -> impl Iterator<Item = &'static str> {
+        let refused = self.counts.hostile_changes.iter().filter(|(_, passed)| !**passed);
+        refused.map(|(change, _)| *change)
     }
 
     /// Violations, one line each.
@@ -100,7 +100,7 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count =
-            |harm| self.violations.iter().filter(|violation| violation.harm == harm).count();
+            |kind| self.violations.iter().filter(|violation| violation.kind == kind).count();
         let Counts { hostile, dead, suspensions, speculative_moves, calls_of_crowd, pings, .. } =
             &self.counts;
         write!(

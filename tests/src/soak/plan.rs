@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{hazards::Hazard, ledger::Kind, tricks::Tricks};
-use crate::{rng::Rng, victim::Victim};
+use super::{hazards::Hazard, hostile_changes::HostileChanges, ledger::Kind};
+use crate::{fault_target::FaultTarget, rng::Rng};
 
 /// Concurrent runtimes, each with its own pods.
 pub(crate) const CALLERS: usize = 6;
@@ -75,7 +75,7 @@ pub(crate) enum Action {
     /// A DEL whose caller is suspended.
     DelSuspended(Pause),
     /// An ADD whose pod then changes its interface, and perhaps a DEL.
-    Misuse(Network, Tricks, Then),
+    Misuse(Network, HostileChanges, Then),
     Del,
     /// DEL twice, the second without a netns, as the kubelet does.
     DelTwice,
@@ -123,11 +123,11 @@ pub(crate) struct Operation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trouble {
     /// A program is killed at any moment.
-    Kill(Victim),
+    Kill(FaultTarget),
     /// A program is killed at the point with this number.
-    KillAtPoint(Victim, usize),
+    KillAtPoint(FaultTarget, usize),
     /// The step with this number fails.
-    FailStep(Victim, usize),
+    FailStep(FaultTarget, usize),
     /// This host and the DPU do not reach each other.
     Cut(usize),
     /// Messages between this host and the DPU are delayed.
@@ -137,7 +137,7 @@ pub(crate) enum Trouble {
     /// The service is killed and all cards are reset.
     RebootDpu,
     /// A program is suspended and continued.
-    Suspend(Victim),
+    Suspend(FaultTarget),
     /// All programs reload their configuration, which must be harmless.
     Reload,
     /// The service's pool and offers change. Hosts learn it late, which must only slow down an ADD.
@@ -235,7 +235,7 @@ fn operation(rng: &mut Rng, hazards: &[Hazard]) -> Operation {
     let (pod, interface) = (rng.index(PODS.len()), rng.index(INTERFACES.len()));
     let network = network(rng);
     let (death, pause) = (death(rng), pause(rng));
-    let (tricks, then) = (Tricks::draw(rng), then(rng));
+    let (hostile_changes, then) = (HostileChanges::draw(rng), then(rng));
     let action = rng.weighted(&[
         (340, Action::Add(network, AddOption::Nothing)),
         (20, Action::Add(network, AddOption::Mac(0))),
@@ -247,7 +247,7 @@ fn operation(rng: &mut Rng, hazards: &[Hazard]) -> Operation {
         (15, Action::DelDying(death)),
         (10, Action::AddSuspended(network, pause)),
         (10, Action::DelSuspended(pause)),
-        (80, Action::Misuse(network, tricks, then)),
+        (80, Action::Misuse(network, hostile_changes, then)),
         (220, Action::Del),
         (40, Action::DelTwice),
         (20, Action::DelUnknown),
@@ -310,17 +310,17 @@ fn specified(action: Action, rng: &mut Rng) -> Action {
 
 fn fault(rng: &mut Rng, hosts: usize, hazards: &[Hazard]) -> Fault {
     let host = rng.index(hosts);
-    let victim = rng.weighted(&[(1, Victim::Agent(host)), (1, Victim::Service)]);
+    let fault_target = rng.weighted(&[(1, FaultTarget::Agent(host)), (1, FaultTarget::Service)]);
     let number = rng.index(1000);
     let trouble = rng.weighted(&[
-        (30, Trouble::Kill(victim)),
-        (30, Trouble::KillAtPoint(victim, number)),
-        (15, Trouble::FailStep(victim, number)),
+        (30, Trouble::Kill(fault_target)),
+        (30, Trouble::KillAtPoint(fault_target, number)),
+        (15, Trouble::FailStep(fault_target, number)),
         (40, Trouble::Cut(host)),
         (15, Trouble::Delay(host)),
         (4, Trouble::ResetCard(host)),
         (2, Trouble::RebootDpu),
-        (20, Trouble::Suspend(victim)),
+        (20, Trouble::Suspend(fault_target)),
         (15, Trouble::Reload),
     ]);
     // Most faults are short, so that calls meet their start and end. Some exceed all timeouts.

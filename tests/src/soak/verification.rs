@@ -97,7 +97,7 @@ impl Endpoint {
 
     /// The state of the namespace in `ip`, to find the cause of a failure.
     fn situation(&self) -> String {
-        let told = ["link", "address", "route", "neigh"].map(|what| {
+        let reported = ["link", "address", "route", "neigh"].map(|what| {
             let shown = run(Command::new("ip").args(["-n", &self.netns, "-br", what]));
             let lines = String::from_utf8_lossy(&shown.stdout).into_owned();
             lines
@@ -105,7 +105,7 @@ impl Endpoint {
                 .map(|line| format!("  {} {what}: {line}\n", self.netns))
                 .collect::<String>()
         });
-        told.concat()
+        reported.concat()
     }
 }
 

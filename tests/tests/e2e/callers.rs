@@ -54,7 +54,7 @@ fn kill(mut plugin: Child) {
 fn killed_agent_undoes_unanswered_add() {
     let mut lab = Lab::start(&Settings::default());
     let points = points_of_an_add(&lab);
-    assert!(points.contains("move-in") && points.contains(KEPT[0]), "{points:?}");
+    assert!(points.contains("move-in") && points.contains(COMMITTED[0]), "{points:?}");
     for point in &points {
         let pod = Netns::new("pod");
         let armed = lab.arm(AGENT, FaultAction::Kill, point);
@@ -64,7 +64,7 @@ fn killed_agent_undoes_unanswered_add() {
         assert!(!armed.exists(), "{point} was not passed");
         lab.start_agent();
         lab.wait_until_good();
-        if KEPT.contains(&point.as_str()) {
+        if COMMITTED.contains(&point.as_str()) {
             assert_eq!(ids(&lab).len(), 1, "{point}");
             lab.assert_invariants();
         } else {
@@ -125,9 +125,9 @@ fn length_of_an_add(lab: &Lab) -> Duration {
 
 /// Whether the agent has logged the answer to the pod's ADD.
 fn is_answered(lab: &Lab, pod: &Netns) -> bool {
-    let is_told = |line: &str| line.contains("attached") && line.contains(pod.name());
+    let is_reported = |line: &str| line.contains("attached") && line.contains(pod.name());
     wait_until_idle(lab);
-    lab.agent.log().lines().any(|line| is_told(line) && !line.contains("detached"))
+    lab.agent.log().lines().any(|line| is_reported(line) && !line.contains("detached"))
 }
 
 fn wait_until_idle(lab: &Lab) {

@@ -97,14 +97,14 @@ fn unenforceable_limit_in_file_is_reported() {
     let networks = format!("{}\n{slow}", Settings::default().networks);
     let lab = Lab::start(&Settings { networks, ..Settings::default() });
     let unsupported = lab.operator().fault("NETWORK_UNSUPPORTED");
-    let is_told = unsupported.as_ref().is_some_and(|it| it["object"] == "network/slow");
+    let is_reported = unsupported.as_ref().is_some_and(|it| it["object"] == "network/slow");
     let pod = Netns::new("pod");
     let added = add(&lab, "slow", &pod, &json!({}));
     if lab.operator().has_egress_limits() {
-        assert!(!is_told, "{unsupported:?}");
+        assert!(!is_reported, "{unsupported:?}");
         let _ = added.result();
     } else {
-        assert!(is_told, "{unsupported:?}");
+        assert!(is_reported, "{unsupported:?}");
         added.fails(109, &["network slow", "an egress rate of 8000000 bit/s"]);
     }
     lab.assert_invariants();

@@ -112,7 +112,7 @@ fn upper_device_in_unreachable_namespace_is_found() {
             lab.start_agent();
         }
         lab.await_settled();
-        assert_eq!(links_in(&kept_alive), ["lo"], "the VF was not made anew, killed: {is_killed}");
+        assert_eq!(links_in(&kept_alive), ["lo"], "the VF was not recreated, killed: {is_killed}");
     }
     lab.assert_clean_slate();
 }
@@ -121,8 +121,9 @@ fn upper_device_in_unreachable_namespace_is_found() {
 fn links_in(netns: &File) -> Vec<String> {
     let stdin = Stdio::from(netns.try_clone().unwrap());
     let mut nsenter = Command::new("nsenter");
-    let told = nsenter.args(["--net=/proc/self/fd/0", "ip", "-json", "link"]).stdin(stdin).output();
-    let links: Vec<Value> = serde_json::from_slice(&told.unwrap().stdout).unwrap();
+    let reported =
+        nsenter.args(["--net=/proc/self/fd/0", "ip", "-json", "link"]).stdin(stdin).output();
+    let links: Vec<Value> = serde_json::from_slice(&reported.unwrap().stdout).unwrap();
     links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
 }
 

@@ -270,8 +270,8 @@ fn metrics_are_on_by_default_on_loopback() {
     let lab = Lab::start(&Settings::default());
     assert!(openmetrics::scrape(&lab.card.dpu).is_some());
     let get = "GET /metrics HTTP/1.0\r\nHost: a\r\n\r\n";
-    let told = openmetrics::ask_at(&lab.card.host, "127.0.0.1:9465", get).unwrap();
-    assert!(told.contains("dpu_offload_agent_session_connected"), "{told}");
+    let reported = openmetrics::ask_at(&lab.card.host, "127.0.0.1:9465", get).unwrap();
+    assert!(reported.contains("dpu_offload_agent_session_connected"), "{reported}");
     let file = lab.path().join("dpu-service.toml");
     let check = || {
         let mut command = lab.card.dpu.command(e2e::program("dpu-service"));

@@ -315,8 +315,8 @@ fn networks_reload_and_bad_file_changes_nothing() {
     let path: PathBuf = lab.path().join("dpu-service.toml");
     fs::write(&path, "nonsense = 1\n").unwrap();
     lab.service.signal(Signal::SIGHUP);
-    let told = || lab.service.log().contains("nonsense").then_some(());
-    assert!(eventually(Duration::from_secs(10), told).is_some(), "{}", lab.service.log());
+    let reported = || lab.service.log().contains("nonsense").then_some(());
+    assert!(eventually(Duration::from_secs(10), reported).is_some(), "{}", lab.service.log());
     assert_eq!(names(), before);
     lab.assert_invariants();
 }

@@ -114,8 +114,11 @@ fn conflicts_are_reported_while_they_last() {
             assert!(message.contains(value), "{value} is not in {message}");
         }
     }
-    let told = problems(&lab);
-    assert!(told.len() == 1 && told[0].as_str().unwrap().contains(TAKEN[0]), "{told:?}");
+    let reported = problems(&lab);
+    assert!(
+        reported.len() == 1 && reported[0].as_str().unwrap().contains(TAKEN[0]),
+        "{reported:?}"
+    );
     wait_for("the metrics", LIMIT, || (counted(&lab, "taken") == Some(2.0)).then_some(()));
     assert_eq!(counted(&lab, "free"), Some(0.0));
     let events = lab.operator().says(&["describe", "attachment", id]);

@@ -93,5 +93,8 @@ fn removed_grant_is_noticed() {
     let id = attachment["id"].as_str().unwrap();
     drop(lab.operator().says(&["release", id, "--reason", "a test", "-y"]));
     let amiss = crowd.amiss(&lab);
-    assert!(amiss.iter().any(|told| told.starts_with("lost:") && told.contains(id)), "{amiss:?}");
+    assert!(
+        amiss.iter().any(|reported| reported.starts_with("lost:") && reported.contains(id)),
+        "{amiss:?}"
+    );
 }

@@ -262,9 +262,9 @@ fn misplaced_vf_of_release_is_named_and_fixed() {
     pod.ip(&["link", "set", "eth0", "netns", foreign.name(), "name", "stolen"]);
     lab.del("blue", &pod, "eth0").nothing();
     let (found, _) = doctor(&lab, &[]);
-    let told = &found["differences"][0];
-    assert_eq!(told["code"], "RELEASE_PENDING", "{found:#}");
-    let message = told["message"].as_str().unwrap();
+    let reported = &found["differences"][0];
+    assert_eq!(reported["code"], "RELEASE_PENDING", "{found:#}");
+    let message = reported["message"].as_str().unwrap();
     let place = format!("{} as stolen", foreign.name());
     assert!(message.contains("not back yet") && message.contains(&place), "{message}");
     let _ = doctor(&lab, &["--fix"]);
@@ -385,9 +385,9 @@ fn vf_with_taken_name_returns_later() {
     });
     lab.execute(&del).nothing();
     let (found, exit) = doctor(&lab, &[]);
-    let told = found["differences"].to_string();
+    let reported = found["differences"].to_string();
     let words = ["d000:00:00.1", "RELEASE_PENDING", " dev"];
-    assert!(has_found(exit) && words.iter().all(|word| told.contains(word)), "{found:#}");
+    assert!(has_found(exit) && words.iter().all(|word| reported.contains(word)), "{found:#}");
     let refused = lab.add("blue", &Netns::new("early"), "eth0");
     assert!(!refused.status.success(), "it was given to another pod: {refused:?}");
 
@@ -434,8 +434,8 @@ fn vf_in_process_namespace_is_moved_back() {
     drop(pod);
     lab.execute(&del).nothing();
     let (found, exit) = doctor(&lab, &[]);
-    let told = found["differences"].to_string();
-    let is_found = told.contains("d000:00:00.1") && told.contains("process/ns/net as eth0");
+    let reported = found["differences"].to_string();
+    let is_found = reported.contains("d000:00:00.1") && reported.contains("process/ns/net as eth0");
     assert!(has_found(exit) && is_found, "{found:#}");
     let _ = doctor(&lab, &["--fix"]);
     wait_for("its VF", LIMIT, || (names(&lab.card.host) == ["p0v0"]).then_some(()));

@@ -108,10 +108,10 @@ fn key_descriptions_are_not_copied_between_programs() {
         let words = rows.map(|row| row.trim_end_matches([' ', '|']).split(" | ").last().unwrap());
         words.filter(|words| *words != "as the service's").collect::<BTreeSet<_>>()
     });
-    let (mut told, mut copied) = (BTreeSet::new(), Vec::new());
+    let (mut reported, mut copied) = (BTreeSet::new(), Vec::new());
     for table in tables {
-        copied.extend(table.intersection(&told).copied());
-        told.extend(table);
+        copied.extend(table.intersection(&reported).copied());
+        reported.extend(table);
     }
     assert_eq!(copied, [""; 0]);
 }

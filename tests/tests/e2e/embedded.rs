@@ -83,11 +83,11 @@ fn embedded_agent_attaches_workloads() {
     let lab = lab_without_agent();
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
-    let told = init.says_of(2);
-    assert_eq!(told, [lines_of(&web), lines_of(&db)].concat());
-    assert_eq!(told.len(), 4);
-    assert!(told[2..].iter().all(|line| web.pings(address_of(line))));
-    assert!(told[..2].iter().all(|line| db.pings(address_of(line))));
+    let reported = init.says_of(2);
+    assert_eq!(reported, [lines_of(&web), lines_of(&db)].concat());
+    assert_eq!(reported.len(), 4);
+    assert!(reported[2..].iter().all(|line| web.pings(address_of(line))));
+    assert!(reported[..2].iter().all(|line| db.pings(address_of(line))));
     lab.assert_invariants();
     init.end();
     lab.assert_clean_slate();
@@ -98,16 +98,16 @@ fn embedded_agent_recovers_its_workloads() {
     let mut lab = lab_without_agent();
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
-    let told = init.says_of(2);
-    assert_eq!(told, [lines_of(&web), lines_of(&db)].concat());
+    let reported = init.says_of(2);
+    assert_eq!(reported, [lines_of(&web), lines_of(&db)].concat());
     // The DPU is informed after the answer, and gets no message from a dead agent.
     lab.assert_invariants();
     init.crash();
-    assert!(told[2..].iter().all(|line| web.pings(address_of(line))));
+    assert!(reported[2..].iter().all(|line| web.pings(address_of(line))));
     lab.assert_invariants();
 
     let mut again = InitSystem::start(&lab, &[&web, &db]);
-    assert_eq!(again.says_of(2), told);
+    assert_eq!(again.says_of(2), reported);
     lab.assert_invariants();
     again.crash();
 

@@ -324,8 +324,8 @@ fn ended_attachment_names_its_ender() {
     });
     let check = |lab: &Lab| {
         let text = lab.operator().says(&["describe", "attachment", &id]);
-        for told in ["State:         Ended", "operator/", "maintenance", address, &id] {
-            assert!(text.contains(told), "{told}: {text}");
+        for reported in ["State:         Ended", "operator/", "maintenance", address, &id] {
+            assert!(text.contains(reported), "{reported}: {text}");
         }
     };
     check(&lab);

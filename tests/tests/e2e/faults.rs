@@ -25,10 +25,10 @@ fn repeatedly_failing_vf_is_quarantined() {
     assert!(vf["detail"].as_str().unwrap().contains("fabric-join"), "{vf}");
     lab.add("blue", &pod, "eth0").fails(102, &["default"]);
     lab.status().nothing();
-    let told = "`dpuctl clear-quarantine pf0vf0`";
-    assert!(lab.operator().says(&["status"]).contains(told));
+    let reported = "`dpuctl clear-quarantine pf0vf0`";
+    assert!(lab.operator().says(&["status"]).contains(reported));
     let _ = lab.operator().says(&["clear-quarantine", "pf0vf0"]);
-    assert!(!lab.operator().says(&["status"]).contains(told));
+    assert!(!lab.operator().says(&["status"]).contains(reported));
     let _ = lab.add("blue", &pod, "eth0").result();
     lab.assert_invariants();
 }

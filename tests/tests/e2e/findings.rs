@@ -105,8 +105,8 @@ fn status_names_pods_without_their_subnets_route() {
     pod.ip(&["route", "del", "10.1.0.0/16", "dev", "eth0"]);
     pod.ip(&["route", "add", "unreachable", "10.1.0.0/16"]);
     wait_for("the pod in status", LIMIT, || status().contains(&id).then_some(()));
-    let told = status();
-    assert!(told.contains("10.1.0.0/16") && told.contains("node-1"), "{told}");
+    let reported = status();
+    assert!(reported.contains("10.1.0.0/16") && reported.contains("node-1"), "{reported}");
     wait_for_finding(&lab, "POD_DIFFERS", &id);
     let described = lab.operator().says(&["describe", "host", "node-1"]);
     assert!(described.contains("10.1.0.0/16"), "{described}");

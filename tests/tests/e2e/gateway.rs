@@ -286,8 +286,11 @@ fn foreign_link_with_gateway_name_survives_start() {
     assert_eq!(gateway_links(&lab), ["gw-lan"]);
     let subnet = "subnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
     let _ = apply(&lab, &format!("name: lan\ngateway_mode: dpu\n{subnet}"));
-    let told = problems(&lab);
-    assert!(told.iter().any(|told| told.as_str().unwrap().contains("gw-lan")), "{told:?}");
+    let reported = problems(&lab);
+    assert!(
+        reported.iter().any(|reported| reported.as_str().unwrap().contains("gw-lan")),
+        "{reported:?}"
+    );
     let _ = lab.operator().says(&["delete", "network", "lan"]);
     assert_eq!(gateway_links(&lab), ["gw-lan"]);
 }
@@ -353,15 +356,15 @@ fn unsupported_gateway_settings_are_refused() {
         ("gateway_mode: host", "gateway_mode \"host\" must be \"router\" or \"dpu\""),
         ("nat: true", "nat is "),
     ] {
-        let told = refused(&red(rest));
-        assert!(told.contains(expected), "{told}");
+        let reported = refused(&red(rest));
+        assert!(reported.contains(expected), "{reported}");
     }
     let _ = apply(&lab, &red("gateway_mode: dpu"));
     let rose = "name: rose\ngateway_mode: dpu\nreaches: [red]\n\
                 subnets:\n- cidr: 10.9.0.0/24\n  gateway: 10.9.0.1\n";
     let _ = apply(&lab, rose);
-    let told = lab.operator().is_refused(&["delete", "network", "red"]);
-    assert!(told.contains("NETWORK_NAMED") && told.contains("rose"), "{told}");
+    let reported = lab.operator().is_refused(&["delete", "network", "red"]);
+    assert!(reported.contains("NETWORK_NAMED") && reported.contains("rose"), "{reported}");
     assert!(refused(&red("")).contains("\"red\", whose gateway_mode"));
 }
 
@@ -380,8 +383,8 @@ fn gateway_address_conflict_is_reported() {
         wait_for("the telling of the other", LIMIT, || {
             let expected = format!("address {address}");
             let is_it = |problem: &Value| {
-                let told = problem.as_str().unwrap();
-                told.contains("network red: ") && told.contains(&expected)
+                let reported = problem.as_str().unwrap();
+                reported.contains("network red: ") && reported.contains(&expected)
             };
             problems(&lab).iter().any(is_it).then_some(())
         });
@@ -479,9 +482,12 @@ fn gateway_waits_for_its_rules() {
     wait_for("no gateway", LIMIT, || gateway_links(&lab).is_empty().then_some(()));
     assert_out_of_reach(&pod, &OUTSIDE);
     assert_programs_out_of_reach(&pod, "10.3.0.1");
-    let told = problems(&lab);
+    let reported = problems(&lab);
     let sentence = "rules of the gateways";
-    assert!(told.iter().any(|told| told.as_str().unwrap().contains(sentence)), "{told:?}");
+    assert!(
+        reported.iter().any(|reported| reported.as_str().unwrap().contains(sentence)),
+        "{reported:?}"
+    );
     lab.assert_invariants();
 
     owner.kill().unwrap();
@@ -555,9 +561,9 @@ fn subnet_of_another_dpu_link_gets_no_gateway() {
     let rose = "name: rose\ngateway_mode: dpu\nsubnets:\n- cidr: 192.168.100.0/30\n  gateway: 192.168.100.1\n";
     apply(&lab, rose);
     wait_for("the problem", LIMIT, || {
-        let told =
+        let reported =
             problems(&lab).iter().any(|problem| problem.to_string().contains("192.168.100.2/30"));
-        told.then_some(())
+        reported.then_some(())
     });
     let links = lab.card.dpu.json("ip", &["addr", "show", "gw-rose"]);
     assert!(!links[0].to_string().contains("192.168.100.1"), "{links:?}");
@@ -623,10 +629,10 @@ subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:8::/64
     let settings = Settings { networks: networks.into(), ..Settings::default() };
     if !bridge_filters_vlans() {
         let lab = Lab::start(&settings);
-        let told = problems(&lab);
+        let reported = problems(&lab);
         for vlan in ["has VLAN 7", "has VLAN 8"] {
-            let is_it = |told: &Value| told.as_str().unwrap().contains(vlan);
-            assert!(told.iter().any(is_it), "{told:?}");
+            let is_it = |reported: &Value| reported.as_str().unwrap().contains(vlan);
+            assert!(reported.iter().any(is_it), "{reported:?}");
         }
         assert_eq!(gateway_links(&lab), [""; 0]);
         return;

@@ -96,14 +96,14 @@ fn go_cni_pod_is_attached_checked_removed() {
         "BandWidth": {"IngressRate": 8_000_000, "IngressBurst": 4_294_967_295_u32},
         "CgroupPath": "/pods/cart-0",
     });
-    let told = answer(&lab, "setup", &pods[0], &options);
+    let reported = answer(&lab, "setup", &pods[0], &options);
     let other = answer(&lab, "setup", &pods[1], &json!({}));
-    let eth0 = &told["Interfaces"]["eth0"];
+    let eth0 = &reported["Interfaces"]["eth0"];
     let held = inside(&pods[0]);
     assert_eq!(eth0["Mac"], held[0]);
-    assert_eq!(told["Raw"][0]["ips"][0]["address"], held[1][0]);
-    assert_eq!(told["DNS"][0]["nameservers"], json!(["10.9.0.53"]));
-    assert!(eth0["PciID"].as_str().is_some_and(|id| !id.is_empty()), "{told}");
+    assert_eq!(reported["Raw"][0]["ips"][0]["address"], held[1][0]);
+    assert_eq!(reported["DNS"][0]["nameservers"], json!(["10.9.0.53"]));
+    assert!(eth0["PciID"].as_str().is_some_and(|id| !id.is_empty()), "{reported}");
     for address in addresses(&other, "eth0") {
         assert!(pods[0].pings(address), "{address}");
     }
@@ -113,7 +113,7 @@ fn go_cni_pod_is_attached_checked_removed() {
     let attachments = lab.operator().get("attachments");
     let pod = attachments.iter().find(|it| it["key"]["containerId"] == pods[0].name()).unwrap();
     assert_eq!(pod["pod"], json!({"namespace": "shop", "name": "cart-0", "uid": "u"}));
-    assert_eq!(answer(&lab, "setup", &pods[0], &options), told, "a repeat is the same");
+    assert_eq!(answer(&lab, "setup", &pods[0], &options), reported, "a repeat is the same");
 
     assert_eq!(answer(&lab, "check", &pods[0], &json!({})), Value::Null);
     lab.agent.crash();
@@ -140,9 +140,9 @@ fn annotated_networks_come_by_one_call() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let options = json!({"Annotations": {"k8s.v1.cni.cncf.io/networks": "green,wire@data"}});
-    let told = answer(&lab, "setup", &pod, &options);
-    let counts = ["eth0", "net1", "data"].map(|name| addresses(&told, name).len());
-    assert_eq!(counts, [2, 2, 0], "{told}");
+    let reported = answer(&lab, "setup", &pod, &options);
+    let counts = ["eth0", "net1", "data"].map(|name| addresses(&reported, name).len());
+    assert_eq!(counts, [2, 2, 0], "{reported}");
     lab.assert_invariants();
     assert_eq!(answer(&lab, "check", &pod, &json!({})), Value::Null);
     pod.ip(&["address", "flush", "dev", "net1"]);
@@ -162,10 +162,10 @@ fn go_cni_attaches_all_networks_or_none() {
     };
     let options = of(&["blue", "green"]);
     for verb in ["setup", "setup-serially"] {
-        let told = answer(&lab, verb, &pod, &options);
-        let first = ["eth0", "eth1"].map(|name| addresses(&told, name)[0].to_owned());
-        assert!(first[0].starts_with("10.1.") && first[1].starts_with("10.2."), "{told}");
-        assert_eq!(told["DNS"][1]["nameservers"], json!(["10.2.0.53"]));
+        let reported = answer(&lab, verb, &pod, &options);
+        let first = ["eth0", "eth1"].map(|name| addresses(&reported, name)[0].to_owned());
+        assert!(first[0].starts_with("10.1.") && first[1].starts_with("10.2."), "{reported}");
+        assert_eq!(reported["DNS"][1]["nameservers"], json!(["10.2.0.53"]));
         lab.assert_invariants();
         assert_eq!(answer(&lab, "remove", &pod, &options), Value::Null);
         lab.assert_clean_slate();
@@ -191,8 +191,8 @@ fn go_cni_refuses_unsupported_options() {
         (json!({"Labels": {"MAC": "no"}}), "CNI_ARGS MAC"),
         (json!({"Networks": [{"name": "n", "type": "bridge"}]}), "no host-shim"),
     ] {
-        let told = complaint(&lab, "setup", &pod, &options);
-        assert!(told.contains(why), "{told}");
+        let reported = complaint(&lab, "setup", &pod, &options);
+        assert!(reported.contains(why), "{reported}");
     }
     lab.assert_clean_slate();
 }
@@ -221,13 +221,13 @@ fn go_cni_status_names_the_reason() {
     // The first status says that the service is stopping.
     wait_for("the word that the DPU is away", LIMIT, || {
         let output = call(&lab, "status", &nobody, &json!({}));
-        let told = String::from_utf8_lossy(&output.stderr);
-        (!output.status.success() && told.contains("DPU_UNREACHABLE")).then_some(())
+        let reported = String::from_utf8_lossy(&output.stderr);
+        (!output.status.success() && reported.contains("DPU_UNREACHABLE")).then_some(())
     });
     lab.agent.signal(Signal::SIGSTOP);
     let begun = Stopwatch::start();
-    let told = complaint(&lab, "status", &nobody, &json!({}));
-    assert!(told.contains(lab.socket().to_str().unwrap()), "{told}");
+    let reported = complaint(&lab, "status", &nobody, &json!({}));
+    assert!(reported.contains(lab.socket().to_str().unwrap()), "{reported}");
     assert!(begun.unstalled() < LIMIT, "{:?}", begun.unstalled());
     lab.agent.signal(Signal::SIGCONT);
     lab.start_service();

@@ -76,7 +76,7 @@ impl<'a> Greedy<'a> {
     }
 
     /// Other clients attach and detach during `work`, and each of their calls is served in time.
-    fn starves_nobody(&self, work: impl AsyncFnOnce() + Send) {
+    fn assert_others_are_served(&self, work: impl AsyncFnOnce() + Send) {
         thread::scope(|scope| {
             let end = End(&self.is_over);
             scope.spawn(|| self.at_work(work));
@@ -108,7 +108,7 @@ fn busy_operator_starves_no_client() {
     let service = "[limits]\nin_flight = 16\n".into();
     let lab = Lab::start(&Settings { service, ..Settings::default() });
     let greedy = Greedy::new(&lab, Role::Viewer, "guest");
-    greedy.starves_nobody(async || {
+    greedy.assert_others_are_served(async || {
         let look = async |channel, _| {
             drop(
                 OperatorClient::new(channel)
@@ -186,7 +186,7 @@ fn busy_host_starves_no_client() {
     });
     lab.pki.issue("host", "node-2");
     let greedy = Greedy::new(&lab, Role::Host, "node-2");
-    greedy.starves_nobody(async || {
+    greedy.assert_others_are_served(async || {
         let mut client = WorkloadNetworkClient::new(greedy.connector().channel());
         let (out, messages) = mpsc::channel(1);
         out.send(hello()).await.unwrap();

@@ -248,9 +248,9 @@ fn wait_for_reason(lab: &Lab, reason: &str) {
     wait_for(reason, LIMIT, || {
         let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
         let found: Value = serde_json::from_slice(&output.stdout).ok()?;
-        let told =
+        let reported =
             found["differences"].as_array()?.iter().find(|it| it["code"] == "HOST_PORT_MISSING")?;
-        told["message"].as_str()?.contains(reason).then_some(())
+        reported["message"].as_str()?.contains(reason).then_some(())
     });
 }
 

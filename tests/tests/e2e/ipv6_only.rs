@@ -47,8 +47,8 @@ fn ipv6_pod_is_configured_without_ipv4() {
     assert!(ip[0]["address"].as_str().unwrap().starts_with("fd00:10:1::"), "{result}");
     assert_eq!(ip[0]["gateway"], "fd00:10:1::1");
     assert_eq!(result["dns"], json!({ "nameservers": ["fd00:10:1::53"] }));
-    let told: Vec<_> = result["routes"].as_array().unwrap().iter().map(|r| &r["dst"]).collect();
-    assert_eq!(told, ["2001:db8:5::/48", "::/0"]);
+    let reported: Vec<_> = result["routes"].as_array().unwrap().iter().map(|r| &r["dst"]).collect();
+    assert_eq!(reported, ["2001:db8:5::/48", "::/0"]);
 
     let of_ipv4 = pod.json("ip", &["-4", "addr", "show", "dev", "eth0"]);
     assert!(of_ipv4.iter().all(|link| link["addr_info"] == json!([])), "{of_ipv4:?}");

@@ -22,14 +22,14 @@ fn alias_needed_by_card_is_refused() {
     let file = path.to_str().unwrap();
     fs::write(&path, "name: red\nlink_alias: tenant a\n").unwrap();
     let complaint = lab.operator().is_refused(&["apply", "-f", file]);
-    for told in ["UNSUPPORTED", "link_alias = \"tenant a\" ", "link_group"] {
-        assert!(complaint.contains(told), "{complaint}");
+    for reported in ["UNSUPPORTED", "link_alias = \"tenant a\" ", "link_group"] {
+        assert!(complaint.contains(reported), "{complaint}");
     }
     fs::write(&path, "name: red\nlink_group: 8\n").unwrap();
     assert!(lab.operator().says(&["apply", "-f", file]).contains("created"));
     let described = lab.operator().says(&["describe", "network", "red"]);
-    let is_told = |line: &str| line.split_whitespace().eq(["Link", "group:", "8"]);
-    assert!(described.lines().any(is_told), "{described}");
+    let is_reported = |line: &str| line.split_whitespace().eq(["Link", "group:", "8"]);
+    assert!(described.lines().any(is_reported), "{described}");
 }
 
 /// As a service leaves it that is killed while it unprograms a port.

@@ -352,9 +352,9 @@ fn node_name_is_expanded_in_agent_file() {
     };
     assert!(check(Some("node-7")).status.success(), "{:?}", check(Some("node-7")));
     let refused = check(None);
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && told.contains("it.toml:1:"), "{told}");
-    assert!(told.contains("`NODE_NAME` is not set"), "{told}");
+    let reported = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && reported.contains("it.toml:1:"), "{reported}");
+    assert!(reported.contains("`NODE_NAME` is not set"), "{reported}");
 }
 
 #[test]

@@ -138,15 +138,15 @@ impl<'a> Prometheus<'a> {
         let request = format!("GET /api/v1/{what} HTTP/1.0\r\nHost: a\r\n\r\n");
         let answer = openmetrics::ask_at(&self.lab.card.host, PROMETHEUS, &request).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
-        let mut told: Value = serde_json::from_str(body).ok()?;
-        assert_eq!(told["status"], "success", "{what}: {told}");
-        Some(told["data"].take())
+        let mut reported: Value = serde_json::from_str(body).ok()?;
+        assert_eq!(reported["status"], "success", "{what}: {reported}");
+        Some(reported["data"].take())
     }
 
     /// Labels of all series in the answer to a query.
     fn answers(&self, question: &str) -> Vec<Value> {
-        let told = self.get(&format!("query?query={}", encoded(question))).unwrap_or_default();
-        list(&told, "result").map(|series| series["metric"].clone()).collect()
+        let reported = self.get(&format!("query?query={}", encoded(question))).unwrap_or_default();
+        list(&reported, "result").map(|series| series["metric"].clone()).collect()
     }
 
     /// Waits for an answer with series.
@@ -158,8 +158,8 @@ impl<'a> Prometheus<'a> {
 
     fn wait_until_all_rules_are_good(&self) {
         wait_for("all rules to be evaluated", LIMIT, || {
-            let told = self.get("rules")?;
-            let mut rules = alerts(&told).peekable();
+            let reported = self.get("rules")?;
+            let mut rules = alerts(&reported).peekable();
             rules.peek()?;
             let mut is_good = |rule: &Value| {
                 assert_ne!(rule["health"], "err", "{rule}");

@@ -88,10 +88,10 @@ fn netavark_attaches_and_detaches_containers() {
     let mut reached = Vec::new();
     for pod in &pods {
         let status = answer(&lab, "setup", pod, &container(&lab, pod));
-        let told = &status["interfaces"]["eth0"];
-        let subnets = told["subnets"].as_array().unwrap();
+        let reported = &status["interfaces"]["eth0"];
+        let subnets = reported["subnets"].as_array().unwrap();
         let addresses: Vec<_> = subnets.iter().map(|subnet| subnet["ipnet"].clone()).collect();
-        assert_eq!(json!([told["mac_address"], addresses]), inside(pod));
+        assert_eq!(json!([reported["mac_address"], addresses]), inside(pod));
         let first = addresses[0].as_str().unwrap();
         reached.push(first.split('/').next().unwrap().to_owned());
     }
@@ -140,8 +140,11 @@ fn podman_removal_without_agent_is_released_later() {
     let document = container(&lab, &pod);
     let _ = answer(&lab, "setup", &pod, &document);
     lab.agent.stop();
-    let told = complaint(&lab, "teardown", &pod, &document);
-    assert!(told.contains("the agent on") && told.contains("AGENT_UNREACHABLE"), "{told}");
+    let reported = complaint(&lab, "teardown", &pod, &document);
+    assert!(
+        reported.contains("the agent on") && reported.contains("AGENT_UNREACHABLE"),
+        "{reported}"
+    );
     // podman continues and deletes the namespace.
     drop(pod);
     lab.start_agent();

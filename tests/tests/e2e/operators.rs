@@ -66,7 +66,7 @@ fn subnets_come_and_go_under_running_pods() {
         assert!(complaint.contains("LEASE_IN_THE_WAY"), "{complaint}");
         assert!(cidr.starts_with("10.") || holder["key"]["containerId"] == pod.name());
     }
-    for (line, code, told) in [
+    for (line, code, reported) in [
         ("add subnet green 10.77.0.0/24", "NETWORK_FIXED", "green comes"),
         ("delete subnet green 10.2.0.0/24", "NETWORK_FIXED", "green comes"),
         ("add subnet none 10.77.0.0/24", "NETWORK_UNKNOWN", "no network \"none\""),
@@ -76,14 +76,14 @@ fn subnets_come_and_go_under_running_pods() {
     ] {
         let words: Vec<_> = line.split(' ').collect();
         let complaint = lab.operator().is_refused(&words);
-        assert!(complaint.contains(code) && complaint.contains(told), "{line}: {complaint}");
+        assert!(complaint.contains(code) && complaint.contains(reported), "{line}: {complaint}");
     }
     lab.assert_invariants();
     lab.del("red", &b, "eth0").nothing();
     lab.await_settled();
-    for told in ["network/red changed", "network/red unchanged"] {
+    for reported in ["network/red changed", "network/red unchanged"] {
         let said = lab.operator().says(&["delete", "subnet", "red", "fd00:8::/64"]);
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(reported), "{said}");
     }
     let of_b = lab.add("red", &b, "eth0").result();
     assert_eq!(addresses(&of_b).len(), 1);
@@ -270,12 +270,12 @@ const PHASES: [(&str, &str); 9] = [
 /// By operation, phase and kind: count, sum in nanoseconds, and cumulative counts by bucket bound in nanoseconds.
 type Phases = BTreeMap<[String; 3], u64>;
 
-fn phases_told_by_top(lab: &Lab) -> Phases {
+fn phases_of_top(lab: &Lab) -> Phases {
     let look = lab.operator().says(&["top", "--phases", "--once", "-o", "json"]);
     let look: Value = serde_json::from_str(&look).unwrap();
     let text = |of: &Value, name: &str| of[name].as_str().unwrap().to_owned();
     let number = |of: &Value, name: &str| of[name].as_u64().unwrap();
-    let told = |of: &Value| {
+    let reported = |of: &Value| {
         let buckets = of["buckets"].as_array().unwrap().iter();
         let buckets =
             buckets.map(|it| (number(it, "upperBoundNs").to_string(), number(it, "count")));
@@ -285,10 +285,10 @@ fn phases_told_by_top(lab: &Lab) -> Phases {
         let keyed = |(what, value)| ([operation.clone(), phase.clone(), what], value);
         all.map(keyed).collect::<Vec<_>>()
     };
-    look["phases"].as_array().unwrap().iter().flat_map(told).collect()
+    look["phases"].as_array().unwrap().iter().flat_map(reported).collect()
 }
 
-fn phases_told_by_metrics(lab: &Lab) -> Option<Phases> {
+fn phases_of_metrics(lab: &Lab) -> Option<Phases> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers")]
     let whole = |value: f64| value.round() as u64;
     let nanoseconds = |seconds: f64| whole(seconds * 1e9);
@@ -320,15 +320,15 @@ fn top_shows_phases_like_metrics() {
     };
     comes_and_goes();
     let phases = wait_for("both to tell the same", LIMIT, || {
-        let told = phases_told_by_top(&lab);
-        (phases_told_by_metrics(&lab)? == told).then_some(told)
+        let reported = phases_of_top(&lab);
+        (phases_of_metrics(&lab)? == reported).then_some(reported)
     });
     for (operation, phase) in PHASES {
         let end = |what: &str| phases[&[operation, phase, what].map(String::from)];
         assert!(end("count") > 0 && end("sum") > 0, "{operation} {phase}: {phases:?}");
     }
 
-    wait_for("a table of what happens meanwhile", LIMIT, || {
+    wait_for("a table of current activity", LIMIT, || {
         let table = thread::scope(|scope| {
             let operator = lab.operator();
             let table = scope
@@ -350,7 +350,7 @@ fn top_shows_phases_like_metrics() {
     lab.assert_clean_slate();
 }
 
-/// Data from journal and card is shown, and a VF that is released meanwhile becomes free later.
+/// Data from journal and card is shown, and a VF that is released during the outage becomes free later.
 #[test]
 fn ovs_outage_hides_nothing_else() {
     let kind_of_fabric = FabricKind::OpenVswitch;
@@ -369,9 +369,12 @@ fn ovs_outage_hides_nothing_else() {
     assert!(warned.starts_with("warning: ") && warned.contains("not known: "), "{warned}");
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
     let described = lab.operator().says(&["describe", "attachment", &id]);
-    let is_told =
+    let is_reported =
         |step: [&str; 2]| described.lines().any(|line| line.split_whitespace().take(2).eq(step));
-    assert!(is_told(["guard", "unknown"]) && is_told(["representor-up", "yes"]), "{described}");
+    assert!(
+        is_reported(["guard", "unknown"]) && is_reported(["representor-up", "yes"]),
+        "{described}"
+    );
     assert!(described.contains("Unknown:\n  can't count"), "{described}");
 
     lab.del("blue", &a, "eth0").nothing();

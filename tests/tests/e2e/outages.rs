@@ -191,12 +191,12 @@ fn self_blocking_pod_keeps_its_vf() {
     let before = logged();
     for tries in 1..=3 {
         lab.agent.signal(Signal::SIGHUP);
-        let told = || lab.agent.log().matches("not in order").count() >= tries;
-        wait_for("a failed try", LIMIT, || told().then_some(()));
+        let reported = || lab.agent.log().matches("not in order").count() >= tries;
+        wait_for("a failed try", LIMIT, || reported().then_some(()));
         pod.ip(&["link", "set", "eth0", "down"]);
     }
-    let told = logged() - before;
-    assert!(told <= 12, "{told} lines:\n{}", lab.agent.log());
+    let reported = logged() - before;
+    assert!(reported <= 12, "{reported} lines:\n{}", lab.agent.log());
     assert_eq!(pod.json("ip", &["link", "show", "eth0"])[0]["ifindex"], index);
     pod.ip(&["route", "del", "default", "dev", "lo"]);
     lab.agent.signal(Signal::SIGHUP);

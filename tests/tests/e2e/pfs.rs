@@ -178,9 +178,9 @@ fn names_show_the_controller() {
         .collect();
     let operator = lab.operator();
     let vfs = operator.get("vfs");
-    let told: BTreeSet<_> =
+    let reported: BTreeSet<_> =
         vfs.iter().map(|vf| vf["representor"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(told, names);
+    assert_eq!(reported, names);
     assert!(names.contains("c1pf0vf0"), "{names:?}");
     assert!(vfs.iter().all(|vf| vf["vf"]["controller"] == 1), "{vfs:?}");
     assert!(operator.says(&["get", "vfs"]).contains("c1pf0vf0"));

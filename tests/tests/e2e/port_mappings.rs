@@ -331,8 +331,8 @@ fn mapped_port_limits_hold() {
     };
     let other = Netns::new("other");
     let refused = |mappings: &Value, words: &[&str]| {
-        let (_, told) = call(&lab, "ADD", "blue", &other, mappings).error();
-        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        let (_, reported) = call(&lab, "ADD", "blue", &other, mappings).error();
+        assert!(words.iter().all(|word| reported.contains(word)), "{reported}");
     };
     refused(&ports(10_000, 257), &["INVALID_REQUEST", "257 mapped ports"]);
     let pod = |number: u16| mapped_pod(&lab, "blue", &ports(10_000 + number * 256, 256));
@@ -356,8 +356,8 @@ fn mapped_port_needs_its_family() {
     let mut particular = mapping(8080, "tcp");
     particular["hostIP"] = json!("::");
     let other = Netns::new("other");
-    let (_, told) = call(&lab, "ADD", "red", &other, &json!([particular])).error();
-    assert!(told.contains("8080/tcp of :: has no address"), "{told}");
+    let (_, reported) = call(&lab, "ADD", "red", &other, &json!([particular])).error();
+    assert!(reported.contains("8080/tcp of :: has no address"), "{reported}");
     let server = mapped_pod(&lab, "red", &json!([mapping(8080, "tcp")]));
     let seen = |own: &str| seen_by_tcp(&outside, &server, at(own, 8080));
     assert_eq!(seen(DPU_OUTSIDE[0]), Some(OUTSIDE[0].parse().unwrap()));

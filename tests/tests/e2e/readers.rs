@@ -73,10 +73,10 @@ fn runtimes_read_the_pods_addresses() {
 #[track_caller]
 fn assert_read(result: &Value, interface: &str, pod: &Netns) {
     let link = pod.json("ip", &["link", "show", "dev", interface]).remove(0);
-    let told = &result["interfaces"][0];
-    assert_eq!(told["sandbox"], json!(pod.path()));
-    assert_eq!(told["mac"], link["address"]);
-    assert!(told["mtu"].is_null() || told["mtu"] == link["mtu"], "{told}");
+    let reported = &result["interfaces"][0];
+    assert_eq!(reported["sandbox"], json!(pod.path()));
+    assert_eq!(reported["mac"], link["address"]);
+    assert!(reported["mtu"].is_null() || reported["mtu"] == link["mtu"], "{reported}");
     let addresses = addresses_inside(pod, interface);
     assert_eq!(addresses_by_interface(result, interface), addresses);
     assert!(addresses.len() == 2 && addresses[0].contains('.'), "{addresses:?}");

@@ -35,7 +35,7 @@ fn issue(lab: &Lab, (role, name): (&str, &str), folder: &Path) {
 }
 
 /// Waits until agent and service have each logged `what` one more time than before `change`.
-fn both_say(lab: &Lab, what: &str, change: impl FnOnce()) {
+fn await_logs_of_both(lab: &Lab, what: &str, change: impl FnOnce()) {
     let count = |program: &Program| program.log().matches(what).count();
     let before = [count(&lab.service), count(&lab.agent)];
     change();
@@ -59,18 +59,18 @@ fn replace_in_all_ways(lab: &Lab) {
     let folder = ca.parent().unwrap();
     let file =
         |(role, name): (&str, &str), kind: &str| folder.join(format!("{role}-{name}.{kind}"));
-    both_say(lab, "certificates read", || {
+    await_logs_of_both(lab, "certificates read", || {
         HOLDERS.iter().for_each(|holder| issue(lab, *holder, folder));
     });
     for rubbish in ["rubbish", ""] {
-        both_say(lab, "are refused; ", || {
+        await_logs_of_both(lab, "are refused; ", || {
             HOLDERS.iter().for_each(|holder| fs::write(file(*holder, "crt"), rubbish).unwrap());
         });
     }
     // Like secrets in Kubernetes: files are links through a folder's link, which is swapped.
     let data = folder.join("..data");
     for version in ["v1", "v2"] {
-        both_say(lab, "certificates read", || {
+        await_logs_of_both(lab, "certificates read", || {
             HOLDERS.iter().for_each(|holder| issue(lab, *holder, &folder.join(version)));
             swap(&data, Path::new(version));
             for path in HOLDERS.iter().flat_map(|it| [file(*it, "key"), file(*it, "crt")]) {
@@ -122,8 +122,8 @@ fn agent_refuses_another_hosts_certificate() {
     mistake_for_another(&lab);
     wait_for("a doctor who tells of it", LIMIT, || {
         let text = doctor();
-        let told = ["spiffe://dpu-offload.local/host/node-2", "restart it"];
-        told.iter().all(|words| text.contains(words)).then_some(())
+        let reported = ["spiffe://dpu-offload.local/host/node-2", "restart it"];
+        reported.iter().all(|words| text.contains(words)).then_some(())
     });
     let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
     lab.pki.issue("host", "node-1");
@@ -140,14 +140,14 @@ fn certificate_expiry_is_reported_early() {
     lab.pki.issue_expiring_soon(Role::Host, "node-1");
     wait_for("a doctor who tells of both", LIMIT, || {
         let text = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
-        let told = ["dpu-dpu-1.crt expires on ", "host-node-1.crt expires on "];
-        told.iter().all(|sentence| text.contains(sentence)).then_some(())
+        let reported = ["dpu-dpu-1.crt expires on ", "host-node-1.crt expires on "];
+        reported.iter().all(|sentence| text.contains(sentence)).then_some(())
     });
     let status = lab.operator().says(&["status"]);
     assert!(status.contains("dpu-dpu-1.crt expires on "), "{status}");
     // STATUS still succeeds: running pods are not affected.
     assert!(lab.status().status.success());
-    both_say(&lab, "certificates read", || {
+    await_logs_of_both(&lab, "certificates read", || {
         HOLDERS.iter().for_each(|(role, name)| lab.pki.issue(role, name));
     });
     let _ = lab.operator().says(&["doctor"]);
@@ -175,12 +175,12 @@ fn a_session_ends_with_the_certificate(role: Role, name: &str) {
         let is_refused = || answer.error().1.contains("CERTIFICATE_REFUSED");
         (!answer.status.success() && is_refused()).then_some(())
     });
-    the_end_is_told_everywhere(&lab, role);
+    assert_expiry_is_reported(&lab, role);
     if role == Role::Host {
         wait_for("the agent to tell why", LIMIT, || {
             let log = lab.agent.log();
-            let told = ["host-node-1.crt expires on ", "host-node-1.crt expired on "];
-            told.iter().all(|sentence| log.contains(sentence)).then_some(())
+            let reported = ["host-node-1.crt expires on ", "host-node-1.crt expired on "];
+            reported.iter().all(|sentence| log.contains(sentence)).then_some(())
         });
     }
     lab.pki.issue(role.as_str(), name);
@@ -190,7 +190,7 @@ fn a_session_ends_with_the_certificate(role: Role, name: &str) {
 }
 
 /// Every report names the expired certificate and where to renew it.
-fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
+fn assert_expiry_is_reported(lab: &Lab, role: Role) {
     if role == Role::Dpu {
         let words = ["spiffe://dpu-offload.local/dpu/dpu-1", "expired on 20", "on the DPU"];
         lab.add("blue", &Netns::new("pod"), "eth0").fails(126, &words);
@@ -200,18 +200,18 @@ fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
         return lab.status().fails(50, &words);
     }
     let away = "node-1 is not connected: ";
-    let told_of_end = |line: &str| line.contains("session ended") && line.contains("expired on 20");
+    let names_end = |line: &str| line.contains("session ended") && line.contains("expired on 20");
     wait_for("a status that tells it", LIMIT, || {
         let fault = lab.operator().fault("HOST_NOT_CONNECTED")?;
         let message = fault["message"].as_str()?;
-        (message.contains(away) && told_of_end(message)).then_some(())
+        (message.contains(away) && names_end(message)).then_some(())
     });
     let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
-    let is_it = |line: &str| line.starts_with("HOST_NOT_CONNECTED  node-1: ") && told_of_end(line);
+    let is_it = |line: &str| line.starts_with("HOST_NOT_CONNECTED  node-1: ") && names_end(line);
     assert!(doctor.lines().any(is_it) && doctor.contains(" on the host"), "{doctor}");
     let log = lab.service.log();
-    let told = log.lines().any(|it| it.contains("HostDisconnected") && told_of_end(it));
-    assert!(told, "{log}");
+    let reported = log.lines().any(|it| it.contains("HostDisconnected") && names_end(it));
+    assert!(reported, "{log}");
 }
 
 /// An agent with a slow clock presents a certificate that it considers valid.
@@ -224,18 +224,18 @@ fn refused_host_learns_its_certificate_problem() {
     openssl.args(["s_client", "-connect", "192.168.100.2:7443", "-alpn", "h2", "-ign_eof"]);
     openssl.arg("-cert").arg(lab.pki.certificate("host", "node-1"));
     let _ = run(openssl.arg("-key").arg(lab.pki.key("host", "node-1")));
-    let told = "was refused: it expired on 20";
+    let reported = "was refused: it expired on 20";
     wait_for("a doctor who tells of it", LIMIT, || {
         let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
-        (doctor.contains("HOST_NOT_CONNECTED") && doctor.contains(told)).then_some(())
+        (doctor.contains("HOST_NOT_CONNECTED") && doctor.contains(reported)).then_some(())
     });
     let log = lab.service.log();
-    assert!(log.lines().any(|it| it.contains("HostRefused") && it.contains(told)), "{log}");
+    assert!(log.lines().any(|it| it.contains("HostRefused") && it.contains(reported)), "{log}");
     lab.pki.issue("host", "node-1");
     lab.start_agent();
     lab.wait_until_good();
     let status = lab.operator().says(&["status"]);
-    assert!(!status.contains(told), "{status}");
+    assert!(!status.contains(reported), "{status}");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn short_lived_certificates_fail_no_call() {
         lab.pki.issue_for(LIFE, Role::Dpu, "dpu-1");
         lab.pki.issue_for(LIFE, Role::Host, "node-1");
     };
-    both_say(&lab, "certificates read", || renew(&lab));
+    await_logs_of_both(&lab, "certificates read", || renew(&lab));
     lab.agent.stop();
     lab.start_agent();
     lab.wait_until_good();

@@ -44,9 +44,9 @@ fn agent_status_shows_session_certificate_vfs_and_pods() {
     let states: Vec<_> = found["vfs"].as_array().unwrap().iter().map(|vf| &vf["state"]).collect();
     assert_eq!(states.iter().filter(|state| **state == "held").count(), 1, "{found:#}");
     assert_eq!((states.len(), found["pods"].as_array().unwrap().len()), (4, 1));
-    let told = &found["pods"][0];
-    assert_eq!((&told["interface"], &told["network"]), (&"eth0".into(), &"blue".into()));
-    assert_eq!(told["attachment"], lab.operator().get("attachments")[0]["id"]);
+    let reported = &found["pods"][0];
+    assert_eq!((&reported["interface"], &reported["network"]), (&"eth0".into(), &"blue".into()));
+    assert_eq!(reported["attachment"], lab.operator().get("attachments")[0]["id"]);
     let text = String::from_utf8(agent_status(&lab, &[]).stdout).unwrap();
     assert!(text.contains("Session:          connected since 20"), "{text}");
     assert!(text.contains("10.1."), "{text}");
@@ -81,9 +81,9 @@ fn agent_status_says_why_there_is_no_session() {
     });
     lab.agent.stop();
     let output = agent_status(&lab, &[]);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains(lab.socket().to_str().unwrap()), "{told}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{reported}");
+    assert!(reported.contains(lab.socket().to_str().unwrap()), "{reported}");
 }
 
 #[test]

@@ -33,8 +33,8 @@ fn lab() -> Lab {
 }
 
 /// Callers work while the agent is restarted, and no call may fail.
-fn nobody_sees_restarts(lab: &mut Lab) {
-    nobody_sees(lab, |lab, running, signal| {
+fn assert_calls_survive_restarts(lab: &mut Lab) {
+    assert_calls_survive(lab, |lab, running, signal| {
         running.signal(signal);
         wait_for("the agent's end", LIMIT, || running.is_over().then_some(()));
         lab.another_agent()
@@ -42,7 +42,7 @@ fn nobody_sees_restarts(lab: &mut Lab) {
 }
 
 /// Callers work while one agent replaces another, and no call may fail.
-fn nobody_sees(lab: &mut Lab, replace: impl Fn(&Lab, &Program, Signal) -> Program) {
+fn assert_calls_survive(lab: &mut Lab, replace: impl Fn(&Lab, &Program, Signal) -> Program) {
     let (over, answered) = (AtomicBool::new(false), AtomicU32::new(0));
     let until_over = |mut call: Box<dyn FnMut() + '_>| {
         while !over.load(Ordering::Relaxed) {
@@ -100,7 +100,7 @@ fn come_and_go(lab: &Lab, pod: &Netns) {
 
 #[test]
 fn restarts_with_own_socket_fail_no_call() {
-    nobody_sees_restarts(&mut lab());
+    assert_calls_survive_restarts(&mut lab());
 }
 
 /// Waits until the log has this number of lines that end with these words.
@@ -114,7 +114,7 @@ fn wait_until_said(lab: &Lab, words: &str, times: usize) {
 fn standby_takeover_fails_no_call() {
     let mut lab = lab();
     let handovers = AtomicU32::new(0);
-    nobody_sees(&mut lab, |lab, running, signal| {
+    assert_calls_survive(&mut lab, |lab, running, signal| {
         let next = lab.agent_on_standby();
         let before = handovers.fetch_add(1, Ordering::Relaxed) as usize;
         wait_until_said(lab, "standing by", before + 1);
@@ -156,7 +156,7 @@ fn restarts_with_held_socket_fail_no_call() {
     lab.hold_socket();
     let inode = |lab: &Lab| fs::metadata(lab.socket()).unwrap().ino();
     let before = inode(&lab);
-    nobody_sees_restarts(&mut lab);
+    assert_calls_survive_restarts(&mut lab);
     assert_eq!(inode(&lab), before, "it is systemd's");
 }
 

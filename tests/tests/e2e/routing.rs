@@ -300,13 +300,13 @@ fn second_interface_takes_over_routes() {
     let _ = lab.add("blue", &pod, "eth0").result();
     let second = lab.add("blue", &pod, "net1").result();
     assert_ways();
-    let told: BTreeSet<_> = second["routes"]
+    let reported: BTreeSet<_> = second["routes"]
         .as_array()
         .unwrap()
         .iter()
         .map(|route| route["priority"].as_u64())
         .collect();
-    assert_eq!(told, BTreeSet::from([Some(51), Some(61)]));
+    assert_eq!(reported, BTreeSet::from([Some(51), Some(61)]));
     assert_eq!(lab.add("blue", &pod, "net1").result(), second);
     lab.reset_card();
     lab.wait_until_good();

@@ -154,8 +154,8 @@ fn state_is_private_under_any_umask() {
 /// The program ends, and its log names the folder and what to do.
 fn assert_refused(log: &str, ended: ExitStatus, folder: &Path) {
     assert!(!ended.success(), "{log}");
-    let told = format!("folder {} has mode 0777", folder.display());
-    assert!(log.contains(&told) && log.contains("chmod go-w"), "{log}");
+    let reported = format!("folder {} has mode 0777", folder.display());
+    assert!(log.contains(&reported) && log.contains("chmod go-w"), "{log}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn add_asking(lab: &Lab, pod: &Netns, sources: &str) -> Answer {
     )
 }
 
-/// Whether `pod` reaches `other` with this address, which it has meanwhile.
+/// Whether `pod` reaches `other` with this address, which it has only during the check.
 fn reaches_from(pod: &Netns, address: &str, other: &str) -> bool {
     let whole = format!("{address}/24");
     pod.ip(&["address", "add", &whole, "dev", "eth0"]);

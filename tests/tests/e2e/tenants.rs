@@ -171,9 +171,9 @@ fn network_beside_a_host_port_is_refused() {
     let file = lab.path().join("acme.json");
     let acme = json!({ "name": "acme", "vlan": 20, "subnets": [{ "cidr": "10.7.0.0/16" }] });
     fs::write(&file, acme.to_string()).unwrap();
-    let told = lab.operator().is_refused(&["apply", "-f", file.to_str().unwrap()]);
+    let reported = lab.operator().is_refused(&["apply", "-f", file.to_str().unwrap()]);
     for word in ["SUBNET_CONFLICT", "\"acme\" in VLAN 20", "\"bolt\" in VLAN 30", "offload0"] {
-        assert!(told.contains(word), "{word} is not in {told}");
+        assert!(reported.contains(word), "{word} is not in {reported}");
     }
     lab.assert_invariants();
 }

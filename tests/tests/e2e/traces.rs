@@ -53,12 +53,12 @@ fn call_for(lab: &Lab, verb: &str, network: &str, pod: &Netns, traceparent: &str
 
 /// A span with its program.
 #[derive(Clone, Debug)]
-struct Told {
+struct ProgramSpan {
     program: String,
     span: Span,
 }
 
-impl Told {
+impl ProgramSpan {
     fn trace(&self) -> String {
         hex(&self.span.trace_id)
     }
@@ -90,15 +90,15 @@ fn text_of(attributes: &[KeyValue], key: &str) -> Option<String> {
 
 /// A collector in the namespaces of both programs, until drop.
 struct Collector {
-    told: Arc<Mutex<Vec<Told>>>,
+    reported: Arc<Mutex<Vec<ProgramSpan>>>,
     _runtime: Runtime,
 }
 
 #[derive(Clone)]
-struct Door(Arc<Mutex<Vec<Told>>>);
+struct Collected(Arc<Mutex<Vec<ProgramSpan>>>);
 
 #[tonic::async_trait]
-impl TraceService for Door {
+impl TraceService for Collected {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -107,8 +107,8 @@ impl TraceService for Door {
             let resource = resource_spans.resource.unwrap_or_default();
             let program = text_of(&resource.attributes, "service.name").unwrap();
             let spans = resource_spans.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            let told = spans.map(|span| Told { program: program.clone(), span });
-            self.0.lock().unwrap().extend(told);
+            let reported = spans.map(|span| ProgramSpan { program: program.clone(), span });
+            self.0.lock().unwrap().extend(reported);
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
@@ -163,26 +163,27 @@ impl TraceService for RefusingCollector {
 
 impl Collector {
     fn listen(lab: &Lab) -> Self {
-        let told = Arc::<Mutex<Vec<_>>>::default();
-        let runtime = serve(lab, &Door(Arc::clone(&told)));
-        Self { told, _runtime: runtime }
+        let reported = Arc::<Mutex<Vec<_>>>::default();
+        let runtime = serve(lab, &Collected(Arc::clone(&reported)));
+        Self { reported, _runtime: runtime }
     }
 
-    fn told(&self) -> Vec<Told> {
-        self.told.lock().unwrap().clone()
+    fn reported(&self) -> Vec<ProgramSpan> {
+        self.reported.lock().unwrap().clone()
     }
 
     /// Waits for the only span with this name.
-    fn expect(&self, program: &str, name: &str) -> Told {
+    fn expect(&self, program: &str, name: &str) -> ProgramSpan {
         self.expect_all(program, name, 1).remove(0)
     }
 
     /// Waits for this number of spans with this name.
-    fn expect_all(&self, program: &str, name: &str, count: usize) -> Vec<Told> {
+    fn expect_all(&self, program: &str, name: &str, count: usize) -> Vec<ProgramSpan> {
         let found = || {
-            let told = self.told().into_iter();
-            let found: Vec<_> =
-                told.filter(|told| told.program == program && told.span.name == name).collect();
+            let reported = self.reported().into_iter();
+            let found: Vec<_> = reported
+                .filter(|reported| reported.program == program && reported.span.name == name)
+                .collect();
             assert!(found.len() <= count, "{found:?}");
             (found.len() == count).then_some(found)
         };
@@ -190,18 +191,19 @@ impl Collector {
     }
 
     /// Names of all spans below one, of both programs. A parent is exported after its children.
-    fn names_below(&self, top: &Told) -> BTreeSet<String> {
-        let told = self.told();
+    fn names_below(&self, top: &ProgramSpan) -> BTreeSet<String> {
+        let reported = self.reported();
         let (mut within, mut names) = (BTreeSet::from([top.id()]), BTreeSet::new());
         loop {
-            let is_new =
-                |told: &&Told| within.contains(&told.parent()) && !within.contains(&told.id());
-            let new: Vec<_> = told.iter().filter(is_new).collect();
+            let is_new = |reported: &&ProgramSpan| {
+                within.contains(&reported.parent()) && !within.contains(&reported.id())
+            };
+            let new: Vec<_> = reported.iter().filter(is_new).collect();
             if new.is_empty() {
                 return names;
             }
-            names.extend(new.iter().map(|told| told.span.name.clone()));
-            within.extend(new.into_iter().map(Told::id));
+            names.extend(new.iter().map(|reported| reported.span.name.clone()));
+            within.extend(new.into_iter().map(ProgramSpan::id));
         }
     }
 }
@@ -213,22 +215,22 @@ fn assert_one_trace(
     verb: &str,
     call: &str,
     calls: usize,
-) -> (Told, BTreeSet<String>) {
+) -> (ProgramSpan, BTreeSet<String>) {
     let served = collector.expect_all("dpu-service", &format!("WorkloadNetwork/{call}"), calls);
     let asked = collector.expect_all("host-shim", call, calls);
     let entry = collector.expect("host-shim", verb);
     assert_eq!((entry.parent().as_str(), entry.span.kind()), (CALLER, SpanKind::Server));
-    assert!(asked.iter().all(|told| told.span.kind() == SpanKind::Client), "{asked:?}");
-    assert!(served.iter().all(|told| told.span.kind() == SpanKind::Server), "{served:?}");
-    let parents: BTreeSet<_> = served.iter().map(Told::parent).collect();
-    assert_eq!(parents, asked.iter().map(Told::id).collect());
-    let told = collector.told();
-    let ids: BTreeSet<_> = told.iter().map(Told::id).collect();
-    for one in &told {
+    assert!(asked.iter().all(|reported| reported.span.kind() == SpanKind::Client), "{asked:?}");
+    assert!(served.iter().all(|reported| reported.span.kind() == SpanKind::Server), "{served:?}");
+    let parents: BTreeSet<_> = served.iter().map(ProgramSpan::parent).collect();
+    assert_eq!(parents, asked.iter().map(ProgramSpan::id).collect());
+    let reported = collector.reported();
+    let ids: BTreeSet<_> = reported.iter().map(ProgramSpan::id).collect();
+    for one in &reported {
         assert_eq!(one.trace(), TRACE, "{one:?}");
         assert!(one.parent() == CALLER || ids.contains(&one.parent()), "{one:?}");
     }
-    let below = served.iter().flat_map(|told| collector.names_below(told)).collect();
+    let below = served.iter().flat_map(|reported| collector.names_below(reported)).collect();
     (entry, below)
 }
 
@@ -292,7 +294,7 @@ fn agent_starts_missing_traces() {
         assert_eq!(status.code(), StatusCode::Error, "{one:?}");
         assert!(status.message.starts_with("NETWORK_UNKNOWN"), "{}", status.message);
     }
-    let traces: BTreeSet<_> = collector.told().iter().map(Told::trace).collect();
+    let traces: BTreeSet<_> = collector.reported().iter().map(ProgramSpan::trace).collect();
     assert_eq!(traces.len(), 1, "what nobody has attached is in no trace");
 }
 
@@ -315,14 +317,14 @@ fn agent_without_export_passes_trace_on() {
     drop(call(&lab, "ADD", &pod, &traceparent("01")).result());
     let served = collector.expect("dpu-service", "WorkloadNetwork/Attach");
     assert_eq!((served.trace().as_str(), served.parent().as_str()), (TRACE, CALLER));
-    assert!(collector.told().iter().all(|told| told.program == "dpu-service"));
+    assert!(collector.reported().iter().all(|reported| reported.program == "dpu-service"));
 }
 
 #[test]
 fn missing_collector_costs_no_add() {
     let mut lab = Lab::start(&settings(SECTION, SECTION));
     let pod = Netns::new("pod");
-    let told = |lab: &Lab, words| {
+    let reported = |lab: &Lab, words| {
         [lab.agent.log(), lab.service.log()].map(|log| log.matches(words).count())
     };
     let attach_and_detach = |lab: &Lab| {
@@ -330,7 +332,7 @@ fn missing_collector_costs_no_add() {
         call(lab, "DEL", &pod, &traceparent("01")).nothing();
     };
     attach_and_detach(&lab);
-    wait_for("word of it", LIMIT, || (told(&lab, AWAY) == [1, 1]).then_some(()));
+    wait_for("word of it", LIMIT, || (reported(&lab, AWAY) == [1, 1]).then_some(()));
     let refusing = RefusingCollector::default();
     let serving = serve(&lab, &refusing);
     wait_for("three more failed exports of each program", LIMIT, || {
@@ -338,15 +340,15 @@ fn missing_collector_costs_no_add() {
         (refusing.refused() > 3).then_some(())
     });
     drop(serving);
-    assert_eq!(told(&lab, AWAY), [1, 1], "one line for all failures");
+    assert_eq!(reported(&lab, AWAY), [1, 1], "one line for all failures");
     let collector = Collector::listen(&lab);
     let is_back = || {
         attach_and_detach(&lab);
-        (told(&lab, "spans are exported again") == [1, 1]).then_some(())
+        (reported(&lab, "spans are exported again") == [1, 1]).then_some(())
     };
     wait_for("the collector", LIMIT, is_back);
-    assert_eq!(told(&lab, AWAY), [1, 1], "once is enough");
-    assert!(!collector.told().is_empty());
+    assert_eq!(reported(&lab, AWAY), [1, 1], "once is enough");
+    assert!(!collector.reported().is_empty());
     drop(collector);
     // A collector that accepts connections and reads nothing.
     let silent = [&lab.card.host, &lab.card.dpu].map(|netns| listener(netns));

@@ -55,7 +55,7 @@ impl Attached {
 /// Sent and received bytes and packets, as the pod sees it.
 type Carried = [u64; 4];
 
-fn told_by_kernel(lab: &Lab, of: &Attached) -> Carried {
+fn kernel_counts(lab: &Lab, of: &Attached) -> Carried {
     let link = &lab.card.dpu.json("ip", &["-s", "link", "show", "dev", &of.representor])[0];
     [("rx", "bytes"), ("rx", "packets"), ("tx", "bytes"), ("tx", "packets")]
         .map(|(way, unit)| link["stats64"][way][unit].as_u64().unwrap())
@@ -66,7 +66,7 @@ fn number(counters: &Value, name: &str) -> u64 {
 }
 
 /// Counters of `dpuctl top -o json`, with the guard's drops.
-fn told_by_top(lab: &Lab, of: &Attached) -> (Carried, u64) {
+fn top_counts(lab: &Lab, of: &Attached) -> (Carried, u64) {
     let look = lab.operator().says(&["top", "--once", "-o", "json"]);
     let look: Value = serde_json::from_str(&look).unwrap();
     let attachments = look["attachments"].as_array().unwrap();
@@ -76,7 +76,7 @@ fn told_by_top(lab: &Lab, of: &Attached) -> (Carried, u64) {
     (carried, number(&found["counters"], "guardDrops"))
 }
 
-fn told_by_metrics(lab: &Lab, of: &Attached) -> Option<(Carried, u64)> {
+fn metrics_counts(lab: &Lab, of: &Attached) -> Option<(Carried, u64)> {
     let page = openmetrics::scrape(&lab.card.dpu)?;
     let value = |name: &str, labels: &[(&str, &str)]| {
         let family = format!("dpu_offload_service_attachment_{name}");
@@ -96,22 +96,22 @@ fn told_by_metrics(lab: &Lab, of: &Attached) -> Option<(Carried, u64)> {
 fn pod_counters_match_the_kernel() {
     let lab = Lab::start(&settings());
     let [one, other] = ["one", "other"].map(|label| Attached::new(&lab, label));
-    let (before, drops_before) = told_by_top(&lab, &one);
+    let (before, drops_before) = top_counts(&lab, &one);
     assert!(one.pod.pings(&other.address));
     one.sends_for_another(&other.address);
     // Pods send something by themselves now and then: all four readings must fall into a quiet moment.
     wait_for("all to tell the same", LIMIT, || {
-        let kernel = told_by_kernel(&lab, &one);
-        let (top, drops) = told_by_top(&lab, &one);
+        let kernel = kernel_counts(&lab, &one);
+        let (top, drops) = top_counts(&lab, &one);
         let described = lab.operator().says(&["describe", "attachment", &one.id]);
         let is_described = described.contains(&format!(" in {} packets\n", kernel[1]))
             && described.contains(&format!("\nGuard drops:   {drops}\n"))
             && described.contains("\nIn hardware:   no\n");
-        let is_same = top == kernel && is_described && told_by_metrics(&lab, &one)? == (top, drops);
+        let is_same = top == kernel && is_described && metrics_counts(&lab, &one)? == (top, drops);
         let have_grown = top.iter().zip(before).all(|(now, before)| *now >= before + 3);
         (is_same && have_grown && drops >= drops_before + 5).then_some(())
     });
-    let (_, of_other) = told_by_top(&lab, &other);
+    let (_, of_other) = top_counts(&lab, &other);
     assert!(of_other < drops_before + 5, "{of_other} were others'");
     lab.assert_invariants();
 }
@@ -139,7 +139,7 @@ fn top_sorts_pods_by_rate() {
 fn attachment_without_port_has_no_counters() {
     let mut lab = Lab::start(&settings());
     let attached = Attached::new(&lab, "pod");
-    assert!(told_by_metrics(&lab, &attached).is_some());
+    assert!(metrics_counts(&lab, &attached).is_some());
     // Nothing repairs it here.
     lab.card.program.crash();
     lab.card.dpu.ip(&["link", "delete", &attached.representor]);
@@ -149,7 +149,7 @@ fn attachment_without_port_has_no_counters() {
         look["attachments"][0]["counters"].is_null().then_some(())
     });
     wait_for("its metrics are gone", LIMIT, || {
-        told_by_metrics(&lab, &attached).is_none().then_some(())
+        metrics_counts(&lab, &attached).is_none().then_some(())
     });
     assert!(!lab.operator().says(&["describe", "attachment", &attached.id]).contains("Sent:"));
 }

@@ -54,9 +54,9 @@ fn workload_keeps_interface_until_detach() {
     let lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     caller.status().unwrap();
-    let told = caller.attach(&pod, "eth0").unwrap();
-    assert!(matches!(told[..], [IpAddr::V4(_), IpAddr::V6(_)]), "{told:?}");
-    assert_eq!(addresses_of(&pod, "eth0"), told);
+    let reported = caller.attach(&pod, "eth0").unwrap();
+    assert!(matches!(reported[..], [IpAddr::V4(_), IpAddr::V6(_)]), "{reported:?}");
+    assert_eq!(addresses_of(&pod, "eth0"), reported);
     let loopback = pod.json("ip", &["link", "show", "dev", "lo"]).remove(0);
     assert!(loopback["flags"].as_array().unwrap().contains(&"UP".into()), "{loopback}");
     assert!(pod.pings("127.0.0.1"));
@@ -74,7 +74,7 @@ fn workload_keeps_interface_until_detach() {
     let mut gc = lab.configuration("blue");
     gc["cni.dev/valid-attachments"] = json!([]);
     lab.execute(&Call::new("GC", &gc)).nothing();
-    assert_eq!(addresses_of(&pod, "eth0"), told);
+    assert_eq!(addresses_of(&pod, "eth0"), reported);
     lab.assert_invariants();
 
     caller.detach(pod.name(), None).unwrap();
@@ -104,8 +104,8 @@ fn workloads_use_the_configured_network() {
     let lab = lab_on("green");
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
     caller.status().unwrap();
-    let told = caller.attach(&pod, "eth0").unwrap();
-    assert!(told[0].to_string().starts_with("10.2.0."), "{told:?}");
+    let reported = caller.attach(&pod, "eth0").unwrap();
+    assert!(reported[0].to_string().starts_with("10.2.0."), "{reported:?}");
     caller.detach(pod.name(), None).unwrap();
     lab.assert_clean_slate();
 }
@@ -122,8 +122,8 @@ fn workload_status_needs_the_named_network() {
     is_refused(caller.status(), Code::Unavailable, &["no prefixes available", "later"]);
     apply(&lab, "later", r#", "subnets": [{"cidr": "10.9.0.0/24"}]"#);
     caller.status().unwrap();
-    let told = caller.attach(&pod, "eth0").unwrap();
-    assert!(matches!(told[..], [IpAddr::V4(_)]), "{told:?}");
+    let reported = caller.attach(&pod, "eth0").unwrap();
+    assert!(matches!(reported[..], [IpAddr::V4(_)]), "{reported:?}");
     caller.detach(pod.name(), None).unwrap();
     lab.assert_clean_slate();
 }
@@ -138,12 +138,12 @@ fn workload_status_needs_a_subnet() {
     let operator = lab.operator();
     let _ = operator.says(&["add", "subnet", "later", "10.9.0.0/24"]);
     caller.status().unwrap();
-    let told = caller.attach(&pod, "eth0").unwrap();
-    assert!(told[0].to_string().starts_with("10.9.0."), "{told:?}");
+    let reported = caller.attach(&pod, "eth0").unwrap();
+    assert!(reported[0].to_string().starts_with("10.9.0."), "{reported:?}");
     let delete = ["delete", "subnet", "later", "10.9.0.0/24"];
     let refused = operator.is_refused(&delete);
     assert!(refused.contains("LEASE_IN_THE_WAY"), "{refused}");
-    assert!(refused.contains(&format!("address {} ", told[0])), "{refused}");
+    assert!(refused.contains(&format!("address {} ", reported[0])), "{refused}");
     caller.detach(pod.name(), None).unwrap();
     lab.await_settled();
     let _ = operator.says(&delete);
@@ -210,8 +210,8 @@ fn networks_prefix_names_first_interface() {
     let await_name = |name: &str| {
         wait_for(&format!("a first interface {name}"), LIMIT, || {
             let pod = Netns::new("pod");
-            let told = caller.attach(&pod, "").unwrap();
-            let is_named = has(&pod, name) && addresses_of(&pod, name) == told;
+            let reported = caller.attach(&pod, "").unwrap();
+            let is_named = has(&pod, name) && addresses_of(&pod, name) == reported;
             caller.detach(pod.name(), None).unwrap();
             is_named.then_some(())
         });
@@ -375,8 +375,8 @@ fn unread(lab: &Lab) -> u64 {
 }
 
 fn wait_until_undone(lab: &Lab) {
-    let is_told = || lab.agent.log().contains(Reason::DeadlineExceeded.as_str()).then_some(());
-    wait_for("the end of the call", LIMIT, is_told);
+    let is_reported = || lab.agent.log().contains(Reason::DeadlineExceeded.as_str()).then_some(());
+    wait_for("the end of the call", LIMIT, is_reported);
 }
 
 #[test]
@@ -424,10 +424,10 @@ fn repeat_after_cancel_attaches_workload() {
 fn a_workload_outlives(restart: impl FnOnce(&mut Lab)) {
     let mut lab = Lab::start(&Settings::default());
     let (caller, pod) = (lab.workloads(), Netns::new("pod"));
-    let told = caller.attach(&pod, "eth0").unwrap();
+    let reported = caller.attach(&pod, "eth0").unwrap();
     restart(&mut lab);
     lab.wait_until_good();
-    assert_eq!(addresses_of(&pod, "eth0"), told);
+    assert_eq!(addresses_of(&pod, "eth0"), reported);
     lab.assert_invariants();
     is_refused(caller.attach(&pod, "eth0"), Code::AlreadyExists, &["WORKLOAD_ATTACHED"]);
     caller.detach(pod.name(), None).unwrap();
@@ -491,11 +491,11 @@ fn stopping_agent_answers_open_calls() {
     let call = begin(&lab, || caller.begin_attach(&pod, "eth0"));
     lab.agent.signal(Signal::SIGTERM);
     lab.service.signal(Signal::SIGCONT);
-    let told = call.end(&caller).unwrap();
+    let reported = call.end(&caller).unwrap();
     assert!(lab.agent_ends().success());
     let events = [log_event::SESSION_OPENED, log_event::WORK_LEFT];
     assert_eq!(events.map(|event| lab.agent.events(event)), [1, 0], "{}", lab.agent.log());
-    assert_eq!(addresses_of(&pod, "eth0"), told);
+    assert_eq!(addresses_of(&pod, "eth0"), reported);
     lab.start_agent();
     lab.wait_until_good();
     idle.detach(pod.name(), None).unwrap();
@@ -518,12 +518,16 @@ fn grpc_library_client_attaches_and_detaches() {
         client.arg(root.join("tests/fixtures/workloads.py")).args([lab.path(), &lab.socket()]);
         let output = run(client.arg(pod.name()).arg(pod.path()).arg(authority));
         assert!(output.status.success(), "{output:?}");
-        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&told["status"], &told["refused"]), (&Value::Null, &Value::Null), "{told}");
-        assert_eq!(told["ip"].as_array().unwrap().len(), 2, "{told}");
-        assert_eq!(told["again"][0], "ALREADY_EXISTS");
-        assert!(told["again"][1].as_str().unwrap().contains("WORKLOAD_ATTACHED"), "{told}");
-        assert_eq!(told["detached"], json!([null, null]));
+        let reported: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&reported["status"], &reported["refused"]),
+            (&Value::Null, &Value::Null),
+            "{reported}"
+        );
+        assert_eq!(reported["ip"].as_array().unwrap().len(), 2, "{reported}");
+        assert_eq!(reported["again"][0], "ALREADY_EXISTS");
+        assert!(reported["again"][1].as_str().unwrap().contains("WORKLOAD_ATTACHED"), "{reported}");
+        assert_eq!(reported["detached"], json!([null, null]));
         lab.assert_clean_slate();
     }
 }

@@ -16,11 +16,11 @@ fn excess_pods_wait_for_room() {
     let all = cluster.pods();
     let (ready, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|pod| is_ready(pod));
     for pod in &waiting {
-        let told = cluster.wait_for_event(name(pod), "VFS_EXHAUSTED");
-        assert_eq!(told.matches("VF pool \"default\" ").count(), 1, "{told}");
+        let reported = cluster.wait_for_event(name(pod), "VFS_EXHAUSTED");
+        assert_eq!(reported.matches("VF pool \"default\" ").count(), 1, "{reported}");
         assert!(
-            told.contains(Reason::VfsExhausted.advice()) && told.lines().count() == 1,
-            "{told}"
+            reported.contains(Reason::VfsExhausted.advice()) && reported.lines().count() == 1,
+            "{reported}"
         );
     }
     cluster.assert_invariants();

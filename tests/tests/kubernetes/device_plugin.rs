@@ -52,8 +52,8 @@ fn kubelet_assigns_vfs_and_limits_pods() {
     let ready = cluster.wait_for_ready(6);
     let attached = attached(&cluster);
     for pod in ready.iter().map(name) {
-        let told = cluster.in_pod(pod, "echo $PCIDEVICE_DPU_OFFLOAD_IO_GOLD");
-        assert_eq!(told.trim(), attached[pod], "{attached:?}");
+        let reported = cluster.in_pod(pod, "echo $PCIDEVICE_DPU_OFFLOAD_IO_GOLD");
+        assert_eq!(reported.trim(), attached[pod], "{attached:?}");
     }
     cluster.apply(&pods[6..]);
     cluster.wait_for_event("gold-6", &format!("Insufficient {RESOURCE}"));
@@ -70,8 +70,8 @@ fn pod_without_request_takes_no_kubelet_vf() {
     let mut greedy = pod("greedy", json!({}));
     on_gold(&mut greedy);
     cluster.apply(&[greedy]);
-    let told = cluster.wait_for_event("greedy", "POOL_PINNED_ONLY");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let reported = cluster.wait_for_event("greedy", "POOL_PINNED_ONLY");
+    assert_eq!(reported.lines().count(), 1, "{reported}");
     assert!(cluster.attachments().is_empty());
     cluster.assert_gives_everything_back();
 }

@@ -223,8 +223,8 @@ fn documented_commands_install_upgrade_remove() {
     let node = BareNode::take();
     let cluster = &node.cluster;
     let [version, next] = node.load_image();
-    let told = node.install(&version);
-    assert_eq!(told.matches(": written\n").count(), 2, "{told}");
+    let reported = node.install(&version);
+    assert_eq!(reported.matches(": written\n").count(), 2, "{reported}");
     cluster.wait_for_session();
     cluster.wait_until_it_takes_pods();
 
@@ -270,9 +270,9 @@ fn api_server_accepts_all_manifests() {
         assert!(objects.contains("\nkind: "), "{name}: {objects}");
     }
     cluster.kubectl(&["apply", "--filename", &base("namespace.yaml")]);
-    let told = cluster.kubectl(&["apply", "--dry-run=server", "--kustomize", &base("dpu")]);
+    let reported = cluster.kubectl(&["apply", "--dry-run=server", "--kustomize", &base("dpu")]);
     cluster.kubectl(&["delete", "namespace", "dpu-offload"]);
-    assert_eq!(told.matches("created (server dry run)").count(), 2, "{told}");
+    assert_eq!(reported.matches("created (server dry run)").count(), 2, "{reported}");
 }
 
 /// Further nodes without a kubelet. The agent on the cluster's own node expands `${NODE_NAME}` in the test of the
@@ -377,8 +377,8 @@ fn upgrade_under_pods(node: &BareNode, version: &str, next: &str, staying: &[Val
             started += 1;
         }
         rollout.join().unwrap();
-        let told = pinging.join().unwrap();
-        assert!(told.contains(" 0% packet loss"), "{told}");
+        let reported = pinging.join().unwrap();
+        assert!(reported.contains(" 0% packet loss"), "{reported}");
     });
     assert_ne!(node.agent(), before);
     assert!(fs::read(PLUGIN).unwrap() == newer, "the plugin is the next version's");

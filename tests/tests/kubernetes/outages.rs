@@ -49,8 +49,8 @@ fn new_pods_wait_for_dpu_service() {
     cluster.apply(&[pod("late", json!({}))]);
     crash_a_container(&cluster, &pods[0]);
     wait_for_restart(&cluster, &pods[0]);
-    let told = cluster.wait_for_event("late", "cannot connect to the DPU at");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let reported = cluster.wait_for_event("late", "cannot connect to the DPU at");
+    assert_eq!(reported.lines().count(), 1, "{reported}");
     let node = cluster.wait_for_ready(2);
     assert_eq!(addresses(&node[0]), addresses(&pods[0]));
     assert!(cluster.node_is_ready());

@@ -112,12 +112,12 @@ fn pod_resolves_service_names() {
         pod("client", json!({})),
     ]);
     cluster.wait_for_ready(1);
-    let told = wait_for("an answer", LIMIT, || {
+    let reported = wait_for("an answer", LIMIT, || {
         let asked = ["exec", "client", "--", "nslookup", "kubernetes.default.svc.cluster.local"];
         let output = cluster.try_kubectl(&asked);
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     });
-    assert!(told.contains(&format!("{DNS}:53")) && told.contains(API), "{told}");
+    assert!(reported.contains(&format!("{DNS}:53")) && reported.contains(API), "{reported}");
     assert!(!answers.is_finished());
     cluster.assert_gives_everything_back();
 }

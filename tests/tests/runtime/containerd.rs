@@ -30,9 +30,12 @@ fn annotated_limit_is_applied_or_refused() {
     let slow = [("kubernetes.io/ingress-bandwidth", "10M"), ("example.org/other", "x")];
     let pod = containerd.run_with("slow", &slow).unwrap();
     assert_eq!(limits(&lab), [1_250_000]);
-    let told = containerd.addresses(&pod);
+    let reported = containerd.addresses(&pod);
     let all = lab.operator().get("attachments")[0]["addresses"].to_string();
-    assert!(told.len() == 2 && told.iter().all(|one| all.contains(one)), "{told:?}, not {all}");
+    assert!(
+        reported.len() == 2 && reported.iter().all(|one| all.contains(one)),
+        "{reported:?}, not {all}"
+    );
     let sending = containerd.run_with("sending", &[("kubernetes.io/egress-bandwidth", "20M")]);
     if lab.operator().has_egress_limits() {
         containerd.remove(&sending.unwrap()).unwrap();
@@ -92,8 +95,12 @@ fn annotated_networks_are_all_attached() {
     let attachments = lab.operator().get("attachments");
     let held = |name: &str| attachments.iter().find(|it| it["key"]["interfaceName"] == name);
     assert!(held("net1").is_some() && held("data").is_some(), "{attachments:?}");
-    let (told, own) = (containerd.addresses(&pod), held("eth0").unwrap()["addresses"].to_string());
-    assert!(told.len() == 2 && told.iter().all(|one| own.contains(one)), "{told:?}, not {own}");
+    let (reported, own) =
+        (containerd.addresses(&pod), held("eth0").unwrap()["addresses"].to_string());
+    assert!(
+        reported.len() == 2 && reported.iter().all(|one| own.contains(one)),
+        "{reported:?}, not {own}"
+    );
     containerd.remove(&pod).unwrap();
     lab.assert_clean_slate();
     let complaint = containerd.run_with("pod", &[("k8s.v1.cni.cncf.io/networks", "green,nowhere")]);
@@ -187,8 +194,11 @@ fn each_configuration_adds_an_interface() {
     let pod = containerd.run("pod").unwrap();
     let expected = [("eth0", "blue"), ("eth1", "green")];
     assert_eq!(networks(&lab), expected.map(|(name, network)| (name.into(), network.into())));
-    let told = containerd.addresses(&pod);
-    assert!(told[0].starts_with("10.1.") && told[1].starts_with("fd00:10:1:"), "{told:?}");
+    let reported = containerd.addresses(&pod);
+    assert!(
+        reported[0].starts_with("10.1.") && reported[1].starts_with("fd00:10:1:"),
+        "{reported:?}"
+    );
     containerd.remove(&pod).unwrap();
     lab.assert_clean_slate();
 }

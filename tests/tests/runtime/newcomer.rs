@@ -8,7 +8,7 @@ use e2e::run;
 use crate::{
     copy::COPY,
     making,
-    pages::{page, shown, told, writes},
+    pages::{page, reported, shown, writes},
 };
 
 /// Runs a script in the copy, with its own namespaces. A plain chroot would not survive runc's own mounts.
@@ -107,7 +107,7 @@ fn script() -> String {
         &writes("/etc/dpu-offload/dpu-service.toml", &shown(&connectivity, "# dpu-service.toml")),
         &writes("/etc/dpu-offload/host-shim.toml", &shown(&connectivity, "# host-shim.toml")),
         "mkdir -p /etc/containerd\n",
-        &told(&containerd, "install -D -m 644"),
+        &reported(&containerd, "install -D -m 644"),
         "\n",
         &writes("/etc/containerd/config.toml", &format!("version = 2\n{cni}")),
         START,

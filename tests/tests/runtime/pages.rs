@@ -18,7 +18,7 @@ pub(crate) fn shown(page: &str, words: &str) -> String {
 }
 
 /// The command in a page's text with this start.
-pub(crate) fn told(page: &str, beginning: &str) -> String {
+pub(crate) fn reported(page: &str, beginning: &str) -> String {
     let mut commands = page.split('`').filter(|code| code.starts_with(beginning));
     commands.next().unwrap_or_else(|| panic!("the page tells no {beginning:?}")).to_owned()
 }

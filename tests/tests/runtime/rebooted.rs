@@ -7,7 +7,7 @@ use e2e::run;
 use crate::{
     copy::COPY,
     making,
-    pages::{page, shown, told, writes},
+    pages::{page, reported, shown, writes},
 };
 
 /// Boots the copy twice, with systemd as first process. It ends by a reboot, which the kernel turns into a hangup in a
@@ -109,10 +109,10 @@ fn first_boot() -> String {
         &without_downloads(&shown(&page("INSTALLATION.md"), "enable --now dpu-offload-card")),
         "mkdir -p /etc/containerd\n",
         &writes("/etc/containerd/config.toml", &format!("version = 2\n{cni}")),
-        &told(&containerd, "install -D -m 644"),
+        &reported(&containerd, "install -D -m 644"),
         // Like its package does.
         "\nsystemctl enable containerd\n",
-        &told(&containerd, "systemctl restart containerd"),
+        &reported(&containerd, "systemctl restart containerd"),
         "\n",
         &pod_that_answers(),
     ]

@@ -138,8 +138,8 @@ fn igb_vf_number_follows_the_dpu() {
     let pod = Netns::new("pod");
     lab.add("blue", &pod);
     lab.want(3);
-    let told = || lab.agent.log().contains("keeps its 7 VFs instead of 3");
-    wait_for("the agent's word on a VF in use", LIMIT, || told().then_some(()));
+    let reported = || lab.agent.log().contains("keeps its 7 VFs instead of 3");
+    wait_for("the agent's word on a VF in use", LIMIT, || reported().then_some(()));
     assert_eq!(lab.card.count(), 7);
     lab.assert_invariants(&clean);
     lab.call("DEL", "blue", &pod).nothing();

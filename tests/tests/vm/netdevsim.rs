@@ -142,8 +142,8 @@ fn operators_see_card_abilities() {
     let vfs = settings().vfs.to_string();
     assert_eq!(row(&Device::of(&lab).handle())[1..], ["switchdev", &vfs]);
     let of_card = |name: &str| of_card(&lab, &described, name);
-    let told = |name: &str| described.lines().filter(|line| line.contains(name)).count();
-    assert!(["egress-rate", "vlan-filtering"].map(told) == [1, 1], "{described}");
+    let reported = |name: &str| described.lines().filter(|line| line.contains(name)).count();
+    assert!(["egress-rate", "vlan-filtering"].map(reported) == [1, 1], "{described}");
     assert!(described.lines().any(|line| line.starts_with("- ") && line.contains("vlan-filt")));
     assert_eq!(of_card("port-mac").split_whitespace().nth(2), Some("no"), "{described}");
     assert!(of_card("filters").contains("in hardware"), "{described}");

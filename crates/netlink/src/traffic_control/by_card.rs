@@ -86,7 +86,7 @@ impl Version {
 
     /// Admits all unicast frames of a MAC address.
     fn station(self, station: MacAddress) -> Flower {
-        self.filter(self.priorities[1], from_station(station), Verdict::Pass)
+        self.filter(self.priorities[1], from_address(station), Verdict::Pass)
     }
 
     /// Admits TCP and UDP of these MAC addresses from the given addresses and their link-local ones, or from any address.
@@ -114,7 +114,7 @@ impl Version {
     }
 
     fn host(self, station: MacAddress, source: &[Key], protocol: u8) -> Flower {
-        let mut keys = from_station(station);
+        let mut keys = from_address(station);
         keys.push(Key::IpProto(protocol));
         keys.extend_from_slice(source);
         keys.extend([Key::KeyFlags(0), Key::KeyFlagsMask(FRAGMENT)]);
@@ -139,7 +139,7 @@ impl Version {
 }
 
 /// Keys that match unicast frames from a MAC address.
-fn from_station(MacAddress(station): MacAddress) -> Vec<Key> {
+fn from_address(MacAddress(station): MacAddress) -> Vec<Key> {
     vec![Key::EthDst(NONE), Key::EthDstMask(GROUP), Key::EthSrc(station), Key::EthSrcMask(WHOLE)]
 }
 

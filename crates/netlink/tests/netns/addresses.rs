@@ -187,8 +187,8 @@ fn batch_reports_first_refusal_and_continues() {
             Request::add_address(VF, net("192.0.2.8/24")),
         ])
         .unwrap_err();
-    let told = " route 0.0.0.0/0 via 198.51.100.1 on link vf (50): Nexthop has invalid gateway";
-    assert!(error.to_string().ends_with(told), "{error}");
+    let reported = " route 0.0.0.0/0 via 198.51.100.1 on link vf (50): Nexthop has invalid gateway";
+    assert!(error.to_string().ends_with(reported), "{error}");
     assert_eq!(addresses(&netns, "-4").len(), 2);
 }
 

@@ -58,41 +58,41 @@ fn returned_link_equals_its_baseline() {
 fn every_changed_setting_is_reported() {
     let (here, _there) = &with_pair();
     let before = portrait(here);
-    let told = |told: &str, change: &dyn Fn()| {
+    let reported = |reported: &str, change: &dyn Fn()| {
         let earlier = portrait(here);
         change();
         let differences = portrait(here).differences_from(&earlier);
-        assert!(differences.iter().any(|one| one == told), "{differences:#?}");
+        assert!(differences.iter().any(|one| one == reported), "{differences:#?}");
     };
     let run = |command: &'static str| move || drop(here.run(command));
-    told("its ARP is off instead of on", &run("ip link set one arp off"));
-    told("its multicast is off instead of on", &run("ip link set one multicast off"));
-    told(
+    reported("its ARP is off instead of on", &run("ip link set one arp off"));
+    reported("its multicast is off instead of on", &run("ip link set one multicast off"));
+    reported(
         "its loss of addresses when down is on instead of off",
         &run("ip link set one dynamic on"),
     );
-    told(
+    reported(
         "its broadcast address is ff:ff:ff:ff:ff:fe instead of ff:ff:ff:ff:ff:ff",
         &run("ip link set one broadcast ff:ff:ff:ff:ff:fe"),
     );
-    told(
+    reported(
         "its largest GSO size is 1000 instead of 65536",
         &run("ip link set one gso_max_size 1000"),
     );
-    told(
+    reported(
         "its largest GRO size is 2000 instead of 65536",
         &run("ip link set one gro_max_size 2000"),
     );
-    told("its alias is hello instead of none", &run("ip link set one alias hello"));
-    told(
+    reported("its alias is hello instead of none", &run("ip link set one alias hello"));
+    reported(
         "its feature tx-checksum-ip-generic is off instead of on",
         &run("ethtool -K one tx-checksum-ip-generic off"),
     );
-    told("its channels for sending is 2 instead of 1", &run("ethtool -L one tx 2"));
+    reported("its channels for sending is 2 instead of 1", &run("ethtool -L one tx 2"));
     if write_file(here, "gro_flush_timeout", 7000) {
         let file = |file: &'static str| move || assert!(write_file(here, file, 1));
-        told("its rps_cpus of rx-0 is 1 instead of 0", &file("queues/rx-0/rps_cpus"));
-        told("its gro_flush_timeout is 1 instead of 7000", &file("gro_flush_timeout"));
+        reported("its rps_cpus of rx-0 is 1 instead of 0", &file("queues/rx-0/rps_cpus"));
+        reported("its gro_flush_timeout is 1 instead of 7000", &file("gro_flush_timeout"));
     }
     assert!(portrait(here).differences_from(&before).len() >= 8);
 }

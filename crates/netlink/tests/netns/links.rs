@@ -114,8 +114,8 @@ fn error_has_sentence_link_and_value() {
     let mut rtnl = netns.rtnl();
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;
     let error = rtnl.change_link(index, &LinkChange::new().mtu(5)).unwrap_err();
-    let told = format!("MTU 5 of link one ({index}): mtu less than device minimum");
-    assert!(error.to_string().ends_with(&told), "{error}");
+    let reported = format!("MTU 5 of link one ({index}): mtu less than device minimum");
+    assert!(error.to_string().ends_with(&reported), "{error}");
     assert_eq!(error.errno(), Some(Errno::EINVAL));
     let error = rtnl.change_link(index, &LinkChange::new().name("two")).unwrap_err();
     assert!(error.is_exists(), "{error}");

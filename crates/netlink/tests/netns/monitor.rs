@@ -67,11 +67,11 @@ async fn leaving_a_bridge_is_no_deletion() {
     let mut monitor = LinkMonitor::open(&host.netns).unwrap();
     host.run("ip link set dev rep nomaster");
     host.run("ip link del dev br");
-    let told = first(&mut monitor, |event| match event {
+    let reported = first(&mut monitor, |event| match event {
         LinkEvent::Gone { name, .. } => Some(name),
         _ => None,
     });
-    assert_eq!(told.await, "br");
+    assert_eq!(reported.await, "br");
 }
 
 #[tokio::test]
@@ -83,11 +83,11 @@ async fn link_monitor_reports_bridge_port_settings() {
     let rep = host.rtnl().link_by_name("rep").unwrap().unwrap().index;
     let mut monitor = LinkMonitor::open(&host.netns).unwrap();
     host.run("bridge link set dev rep isolated on");
-    let told = first(&mut monitor, |event| match event {
+    let reported = first(&mut monitor, |event| match event {
         LinkEvent::PortChanged { index, bridge } => Some((index, bridge)),
         _ => None,
     });
-    assert_eq!(told.await, (rep, 60));
+    assert_eq!(reported.await, (rep, 60));
 }
 
 #[tokio::test]
@@ -139,16 +139,20 @@ fn poll_returns_changes_since_last_poll() {
     assert_eq!(changes.take().unwrap(), []);
     host.run("ip link add name vf index 50 type veth peer name rep");
     host.run("ip link add link vf name upper type macvlan");
-    let told = changes.take().unwrap();
-    assert!(told.iter().any(|event| matches!(event, LinkEvent::Changed(link) if link.index == 50)));
-    assert!(told.iter().any(
+    let reported = changes.take().unwrap();
+    assert!(
+        reported.iter().any(|event| matches!(event, LinkEvent::Changed(link) if link.index == 50))
+    );
+    assert!(reported.iter().any(
         |event| matches!(event, LinkEvent::Changed(link) if (link.name.as_str(), link.peer) == ("upper", Some(50)))
     ));
     assert_eq!(changes.take().unwrap(), []);
     host.run("ip link del upper");
-    let told = changes.take().unwrap();
+    let reported = changes.take().unwrap();
     assert!(
-        told.iter().any(|event| matches!(event, LinkEvent::Gone { name, .. } if name == "upper"))
+        reported
+            .iter()
+            .any(|event| matches!(event, LinkEvent::Gone { name, .. } if name == "upper"))
     );
 }
 
@@ -159,9 +163,11 @@ fn late_poll_reports_missed_changes() {
     change_more_than_is_queued(&host);
     assert_eq!(changes.take().unwrap(), [LinkEvent::Missed]);
     host.run("ip link set dev vf name after");
-    let told = changes.take().unwrap();
+    let reported = changes.take().unwrap();
     assert!(
-        told.iter().any(|event| matches!(event, LinkEvent::Changed(link) if link.name == "after"))
+        reported
+            .iter()
+            .any(|event| matches!(event, LinkEvent::Changed(link) if link.name == "after"))
     );
 }
 

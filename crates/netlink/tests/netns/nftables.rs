@@ -278,8 +278,8 @@ async fn each_nftables_transaction_is_reported() {
         ["add table inet other", "add set inet other a { type ifname; }", "flush ruleset"]
     {
         netns.run(&format!("nft {transaction}"));
-        let told = within(Duration::from_secs(20), monitor.next());
-        assert_eq!(told.await.expect(transaction).unwrap(), NftablesEvent::Changed);
+        let reported = within(Duration::from_secs(20), monitor.next());
+        assert_eq!(reported.await.expect(transaction).unwrap(), NftablesEvent::Changed);
     }
 }
 

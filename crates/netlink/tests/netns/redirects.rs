@@ -133,6 +133,6 @@ fn missing_link_is_reported() {
     redirect.to.0 = 4711;
     let refused =
         scene.card.rtnl().traffic_control().set_redirect(&redirect).unwrap_err().to_string();
-    let told = format!(" link wire0 ({}) to link 4711: ", redirect.from.0);
-    assert!(refused.contains(&told), "{refused}");
+    let reported = format!(" link wire0 ({}) to link 4711: ", redirect.from.0);
+    assert!(refused.contains(&reported), "{refused}");
 }

@@ -20,15 +20,15 @@ fn link_counters_and_drops_are_listed() {
     assert_eq!(rtnl.traffic_control().drops().unwrap().get(&index), None);
     wait_until("the link carries", || rtnl.link_by_name("near").unwrap().unwrap().is_running);
     here.run("ping -q -c 3 -i 0.01 -s 1000 192.0.2.2");
-    let told = |link: &str| {
-        let told = here.json(&format!("ip -s -j link show dev {link}"))[0]["stats64"].clone();
+    let reported = |link: &str| {
+        let reported = here.json(&format!("ip -s -j link show dev {link}"))[0]["stats64"].clone();
         let traffic = |way: &str| Traffic {
-            packets: told[way]["packets"].as_u64().unwrap(),
-            bytes: told[way]["bytes"].as_u64().unwrap(),
+            packets: reported[way]["packets"].as_u64().unwrap(),
+            bytes: reported[way]["bytes"].as_u64().unwrap(),
         };
         LinkStatistics { received: traffic("rx"), sent: traffic("tx") }
     };
-    wait_until("ip tells the same", || rtnl.link_statistics().unwrap()[&index] == told("near"));
+    wait_until("ip tells the same", || rtnl.link_statistics().unwrap()[&index] == reported("near"));
     let lo = rtnl.link_by_name("lo").unwrap().unwrap().index;
     assert_eq!(rtnl.link_statistics().unwrap()[&lo], LinkStatistics::default());
 
@@ -47,9 +47,9 @@ fn link_counters_and_drops_are_listed() {
             let queue = queues.as_array().unwrap().iter().find(|queue| queue["kind"] == kind);
             queue.unwrap()["drops"].as_u64().unwrap()
         };
-        let told = Drops { by_limit: dropped("tbf"), by_filters: dropped("clsact") };
+        let reported = Drops { by_limit: dropped("tbf"), by_filters: dropped("clsact") };
         let drops = rtnl.traffic_control().drops().unwrap()[&index];
-        drops == told && drops.by_limit > 0 && drops.by_filters > 0
+        drops == reported && drops.by_limit > 0 && drops.by_filters > 0
     });
     assert_eq!(rtnl.traffic_control().offload(index).unwrap(), Offload::default());
     here.run("ip link delete near");

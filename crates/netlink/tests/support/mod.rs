@@ -25,7 +25,7 @@ pub(crate) struct TestNetns {
 impl TestNetns {
     /// Creates an empty namespace. Panics without the privilege.
     pub(crate) fn new() -> Self {
-        let (tell, told) = channel();
+        let (tell, reported) = channel();
         let (stop, stopped) = channel::<()>();
         let keeper = std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).expect("these tests need `unshare -rn`");
@@ -34,7 +34,7 @@ impl TestNetns {
             // The thread ends when the sender is dropped.
             let _ended = stopped.recv();
         });
-        let (netns, thread) = told.recv().unwrap();
+        let (netns, thread) = reported.recv().unwrap();
         Self { netns, thread, keeper: Some((stop, keeper)) }
     }
 

@@ -76,8 +76,8 @@ fn ports_are_listed_with_their_functions() {
         match port.flavour {
             Flavour::Physical { number } => assert_eq!(shown["port"], json!(number)),
             Flavour::PciVf { controller, pf, vf } => {
-                let told = [&shown["controller"], &shown["pfnum"], &shown["vfnum"]];
-                assert_eq!(told, [&json!(controller), &json!(pf), &json!(vf)]);
+                let reported = [&shown["controller"], &shown["pfnum"], &shown["vfnum"]];
+                assert_eq!(reported, [&json!(controller), &json!(pf), &json!(vf)]);
                 assert_eq!(link["phys_port_name"], format!("pf{pf}vf{vf}"));
             }
             other => panic!("{other:?}"),
@@ -106,9 +106,9 @@ fn rate_limits_apply_to_ports_and_nodes() {
     assert_eq!((rate.share_bits, rate.max_bits), (3_000_000, 10_000_000));
     assert_eq!(rate.parent.as_deref(), Some("tenant"));
     let shown = lab.shown("port function rate show");
-    let told =
+    let reported =
         json!({"type": "leaf", "tx_share": 375_000, "tx_max": 1_250_000, "parent": "tenant"});
-    assert_eq!(shown[port.to_string()], told);
+    assert_eq!(shown[port.to_string()], reported);
     let node = json!({"type": "node", "tx_max": 12_500_000});
     assert_eq!(shown[format!("{}/tenant", lab.device)], node);
 
@@ -138,8 +138,11 @@ fn devlink_refusal_has_kernel_sentence() {
     let refused = devlink.set_port_mac(&port, mac).unwrap_err();
     assert!(refused.is_unsupported());
     let why = "Port doesn't support function attributes";
-    let told = refused.to_string();
-    assert!(told.contains(&format!(" port {port} to {mac}: ")) && told.ends_with(why), "{told}");
+    let reported = refused.to_string();
+    assert!(
+        reported.contains(&format!(" port {port} to {mac}: ")) && reported.ends_with(why),
+        "{reported}"
+    );
     assert!(devlink.set_port_state(&port, PortState::Inactive).unwrap_err().is_unsupported());
 
     let leaf = RateSubject::Leaf(port.index);

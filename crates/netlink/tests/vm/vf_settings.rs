@@ -102,8 +102,8 @@ async fn driver_refusal_is_reported() {
     };
     let error = refused(1, VfSetting::LinkState(VfLinkState::Disable));
     assert!(error.is_unsupported(), "{error}");
-    let told = format!(" disable for VF 1 of link {name}");
-    assert!(error.to_string().contains(&told), "{error}");
+    let reported = format!(" disable for VF 1 of link {name}");
+    assert!(error.to_string().contains(&reported), "{error}");
     let error = refused(9, VfSetting::Vlan(7, 0));
     assert!(error.to_string().contains("VLAN 7 with priority 0"), "{error}");
 }

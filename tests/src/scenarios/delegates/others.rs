@@ -93,7 +93,7 @@ impl OtherPlugins {
         let path = self.path("plugins").join(name);
         let state = self.0.path().display();
         let head = format!("#!/bin/sh\nSTATE={state}\ndocument=$(cat)\n");
-        fs::write(&path, format!("{head}{TELLS_VERSIONS}\n{script}\n")).unwrap();
+        fs::write(&path, format!("{head}{ANSWERS_VERSION}\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -126,7 +126,7 @@ pub(super) fn leased_of(network: &str) -> Value {
     json!({ "type": "dpu-offload", "network": network })
 }
 
-const TELLS_VERSIONS: &str = r#"[ $CNI_COMMAND = VERSION ] && {
+const ANSWERS_VERSION: &str = r#"[ $CNI_COMMAND = VERSION ] && {
     echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit 0; }"#;
 
 /// Script that creates a veth pair with one end in the pod, which needs no kernel module.

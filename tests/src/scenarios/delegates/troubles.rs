@@ -25,7 +25,7 @@ pub fn failing_plugin_leaves_nothing(settings: &Settings) {
     let own = links(&pod);
     let leave = r#"[ $CNI_COMMAND = ADD ] || exit 0
         nsenter --net="$CNI_NETNS" ip link add "$CNI_IFNAME" type veth peer name "p-$CNI_IFNAME""#;
-    for (name, script, told) in [
+    for (name, script, reported) in [
         ("hangs", "[ $CNI_COMMAND = ADD ] || exit 0; sleep 600", "in time"),
         ("rubbish", "echo nonsense", "no JSON object: nonsense"),
         ("talks", "yes", "more than 1048576 bytes"),
@@ -52,7 +52,7 @@ pub fn failing_plugin_leaves_nothing(settings: &Settings) {
         let (code, text) = several::add(lab, &pod, &format!("green,good,{name}")).error();
         assert_eq!(code, 152, "{name}: {text}");
         let file = format!("{name}.conflist");
-        assert!(text.contains(told) && text.contains(&file), "{name}: {text}");
+        assert!(text.contains(reported) && text.contains(&file), "{name}: {text}");
         fs::remove_file(others.path("plugins").join(name)).ok();
         others.write_plugin(name, "exit 0");
         wait_for(&format!("{name} to be taken back"), LIMIT, || {
@@ -147,7 +147,7 @@ pub fn address_is_held_while_interface_has_it(settings: &Settings) {
     assert!(links(&pod).contains("net1"));
     let reported = wait_for("what is left to be reported", LIMIT, || left(lab));
     assert!(reported.contains("exit status: 3"), "{reported}");
-    tell_of_vfs(lab);
+    refresh_vf_states(lab);
     assert!(held(lab, "green") > 0, "it is in use");
 
     others.write_plugin("clings", MAKES_A_LINK);
@@ -160,7 +160,7 @@ pub fn address_is_held_while_interface_has_it(settings: &Settings) {
 }
 
 /// Makes the host use the last VF and free it again, and waits until the DPU knows each.
-fn tell_of_vfs(lab: &Lab) {
+fn refresh_vf_states(lab: &Lab) {
     for (verb, is_free) in [("add", false), ("delete", true)] {
         lab.card.host.ip(&["address", verb, "192.0.2.1/24", "dev", "p0v5"]);
         wait_for(&format!("the DPU to hear of {verb}"), LIMIT, || {
@@ -206,8 +206,8 @@ pub fn foreign_interfaces_are_deleted_without_their_files(settings: &Settings) {
     lab.agent.crash();
     lab.start_agent();
     wait_for("the plugin to be called", LIMIT, || (kept(&lab) == 0).then_some(()));
-    let told = fs::read_to_string(&deleted).unwrap();
-    let document = told.lines().next().unwrap().split_once(' ').unwrap().1;
+    let reported = fs::read_to_string(&deleted).unwrap();
+    let document = reported.lines().next().unwrap().split_once(' ').unwrap().1;
     let document: Value = serde_json::from_str(document).unwrap();
     assert_eq!(document["told"], "then");
     assert_eq!(document["prevResult"]["interfaces"][0]["name"], "net2");
@@ -236,8 +236,8 @@ pub fn ended_pod_leaves_no_foreign_interfaces(settings: &Settings) {
     let _ = several::add(lab, &pod, "good,green").result();
     drop(pod);
     wait_for("the plugin to be called", LIMIT, || (kept(lab) == 0).then_some(()));
-    let told = fs::read_to_string(others.path("deleted")).unwrap();
-    assert!(told.starts_with(' '), "it is told of no namespace: {told}");
+    let reported = fs::read_to_string(others.path("deleted")).unwrap();
+    assert!(reported.starts_with(' '), "it is told of no namespace: {reported}");
     assert_clean_slate(lab);
 }
 
@@ -268,7 +268,7 @@ pub fn plugin_that_outlives_the_agent_finishes_first(settings: &Settings) {
     lab.start_agent();
     lab.wait_until_good();
     assert_eq!(kept(&lab), 1, "nothing is taken back that is still being made");
-    tell_of_vfs(&lab);
+    refresh_vf_states(&lab);
     assert!(held(&lab, "green") > 0, "it may set its address still");
     fs::write(&gate, "go\n").unwrap();
     wait_for("it to be taken back", LIMIT, || {

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::residents::{LIMIT, Residents};
+use super::permanent_pods::{LIMIT, PermanentPods};
 use crate::{
     Call, Fault, FaultAction, Lab, Netns, Program, netns_of,
     process::kill_points,
     run,
     scenarios::{
-        crowd::{CALLERS, Habit},
+        crowd::{CALLERS, CallPattern},
         several,
     },
     wait_for,
@@ -19,7 +19,7 @@ pub(super) const OF_OTHERS: &str = "other";
 /// Further networks of a flow's pod.
 const NETWORKS: &str = "green,wire,other";
 
-/// VFs of residents and for the flows.
+/// VFs of the permanent pods and for the flows.
 pub(super) const OTHERS: u32 = 6;
 
 /// An event that makes a program pass some of its points.
@@ -30,8 +30,8 @@ pub struct Flow {
     pub(super) program: &'static str,
     /// Causes the event after calling the given function. Returns a program that it started to replace the ended one.
     pub(super) cause: Cause,
-    /// What the callers do meanwhile. They pass none of the flow's own points.
-    pub(super) crowd: Habit,
+    /// Concurrent calls, which pass none of the flow's own points.
+    pub(super) crowd: CallPattern,
     /// Prefixes of the flow's own points.
     pub(super) own: &'static [&'static str],
 }
@@ -40,7 +40,7 @@ pub struct Flow {
 #[derive(Debug)]
 pub(super) struct Stage<'a> {
     pub(super) lab: &'a Lab,
-    pub(super) residents: &'a Residents,
+    pub(super) permanent_pods: &'a PermanentPods,
 }
 
 const ANY: &[&str] = &[""];
@@ -58,22 +58,22 @@ pub const OF_THE_SERVICE: [Flow; 6] = [
 
 /// All flows of the agent.
 pub const OF_THE_AGENT: [Flow; 8] = [
-    of_the_agent("attach and detach", come_and_go, Habit::ComeAndGo, ANY),
-    of_the_agent("undo", fail_to_attach, Habit::ComeAndGo, &["undo-"]),
-    of_the_agent("put back", fall_out_of_a_pod, Habit::Go, ANY),
-    of_the_agent("restore", end_a_pod, Habit::Come, ANY),
-    of_the_agent("start", start_the_agent, Habit::ComeAndGo, ANY),
+    of_the_agent("attach and detach", come_and_go, CallPattern::ComeAndGo, ANY),
+    of_the_agent("undo", fail_to_attach, CallPattern::ComeAndGo, &["undo-"]),
+    of_the_agent("put back", fall_out_of_a_pod, CallPattern::Go, ANY),
+    of_the_agent("restore", end_a_pod, CallPattern::Come, ANY),
+    of_the_agent("start", start_the_agent, CallPattern::ComeAndGo, ANY),
     of_the_agent(
         "session",
         lose_the_session,
-        Habit::ComeAndGo,
+        CallPattern::ComeAndGo,
         &["session-", "inventory-", "pass-"],
     ),
-    of_the_agent("make anew", change_an_interface, Habit::ComeAndGo, &["renewal-"]),
+    of_the_agent("reset", change_an_interface, CallPattern::ComeAndGo, &["renewal-"]),
     of_the_agent(
         "attach and detach without CNI",
         come_and_go_without_cni,
-        Habit::ComeAndGo,
+        CallPattern::ComeAndGo,
         &["attach-", "release-", "detach-"],
     ),
 ];
@@ -84,13 +84,13 @@ const AGENT: &str = "host-shim-agent";
 pub(super) type Cause = fn(&Stage<'_>, &mut dyn FnMut()) -> Option<Program>;
 
 const fn of_the_service(name: &'static str, cause: Cause, own: &'static [&'static str]) -> Flow {
-    Flow { name, program: SERVICE, cause, crowd: Habit::ComeAndGo, own }
+    Flow { name, program: SERVICE, cause, crowd: CallPattern::ComeAndGo, own }
 }
 
 const fn of_the_agent(
     name: &'static str,
     cause: Cause,
-    crowd: Habit,
+    crowd: CallPattern,
     own: &'static [&'static str],
 ) -> Flow {
     Flow { name, program: AGENT, cause, crowd, own }
@@ -216,7 +216,7 @@ fn kill(program: &Program) {
 impl Stage<'_> {
     fn damage(&self) {
         let dpu = &self.lab.card.dpu;
-        let of_b = &self.residents.representor;
+        let of_b = &self.permanent_pods.representor;
         let vswitch = self.lab.vswitch.as_ref();
         fabric::take_out(dpu, vswitch, of_b);
         dpu.ip(&["link", "set", of_b, "down", "mtu", "1400", "group", "8"]);
@@ -230,6 +230,6 @@ impl Stage<'_> {
     fn fall_out(&self) {
         let host = self.lab.card.host.path();
         let home = ["link", "set", "eth0", "netns", host.to_str().unwrap(), "name", "fallen"];
-        self.residents.b.ip(&home);
+        self.permanent_pods.b.ip(&home);
     }
 }

@@ -8,9 +8,9 @@ use super::Caller;
 use crate::{
     Answer, Call, Netns,
     soak::{
+        hostile_changes::{HostileChanges, Scene},
         ledger::{Grant, Kind, State},
         plan::{AddOption, Death, Network, Pause, Then},
-        tricks::{Scene, Tricks},
     },
     violation::Violation,
 };
@@ -162,7 +162,7 @@ impl Caller<'_> {
         pod: usize,
         interface: usize,
         network: Network,
-        tricks: Tricks,
+        hostile_changes: HostileChanges,
         then: Then,
     ) {
         self.add(pod, interface, network, AddOption::Nothing);
@@ -176,12 +176,12 @@ impl Caller<'_> {
             elsewhere: self.ledger.elsewhere.name(),
             xdp: self.world.xdp,
         };
-        let played = tricks.play(&sandbox.container, &scene);
+        let played = hostile_changes.play(&sandbox.container, &scene);
         port.state = State::Misused;
         self.world.common.tally.hostile.fetch_add(1, Relaxed);
-        let mut known = self.world.common.tally.tricks.lock().unwrap();
-        for (trick, passed) in played {
-            *known.entry(trick).or_default() |= passed;
+        let mut known = self.world.common.tally.hostile_changes.lock().unwrap();
+        for (change, passed) in played {
+            *known.entry(change).or_default() |= passed;
         }
         drop(known);
         if then == Then::Del {

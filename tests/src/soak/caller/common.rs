@@ -31,7 +31,7 @@ pub(crate) struct Tally {
     pub(crate) suspensions: AtomicU64,
     pub(crate) pings: AtomicU64,
     /// Changes that hostile pods tried, and whether the kernel allowed each at least once.
-    pub(crate) tricks: Mutex<BTreeMap<&'static str, bool>>,
+    pub(crate) hostile_changes: Mutex<BTreeMap<&'static str, bool>>,
 }
 
 impl Common {

@@ -61,7 +61,7 @@ impl<'a> TrafficCheck<'a> {
         }
     }
 
-    /// An attached pod has its network at once, unless its VF was removed meanwhile.
+    /// An attached pod has its network at once, unless its VF has been removed.
     pub(super) fn verify(&self, pod: usize, interface: usize) {
         let Some((own, other)) = self.endpoints(pod, interface) else { return };
         let verified = self.verified(pod, interface, &own, &other);
@@ -96,7 +96,7 @@ impl<'a> TrafficCheck<'a> {
     fn endpoints(&self, pod: usize, interface: usize) -> Option<(Endpoint, Endpoint)> {
         let references = self.world.references?;
         let sandbox = &self.ledger.pods[pod];
-        if !is_honest(sandbox) {
+        if !is_unmodified(sandbox) {
             return None;
         }
         let port = &sandbox.ports[interface];
@@ -110,7 +110,7 @@ impl<'a> TrafficCheck<'a> {
     fn peer(&self, pod: usize, network: &str) -> Option<Endpoint> {
         let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
         let others = others.map(|(_, sandbox)| sandbox);
-        others.filter(|sandbox| is_honest(sandbox)).find_map(|sandbox| {
+        others.filter(|sandbox| is_unmodified(sandbox)).find_map(|sandbox| {
             let port = sandbox.ports.iter().find(|port| port.network == network)?;
             if !is_alone_in_its_network(port, &sandbox.ports) {
                 return None;
@@ -133,6 +133,6 @@ fn is_alone_in_its_network(port: &Port, ports: &[Port]) -> bool {
 
 /// Whether no interface was changed such that it answers for others. One that is being detached may have been misused
 /// before.
-fn is_honest(sandbox: &Sandbox) -> bool {
+fn is_unmodified(sandbox: &Sandbox) -> bool {
     sandbox.ports.iter().all(|port| matches!(port.state, State::Absent | State::Granted(_)))
 }

@@ -152,8 +152,8 @@ impl Lab {
     #[track_caller]
     pub(super) fn doctor(&self, arguments: &[&str], code: &str) -> Value {
         let all = [&["doctor", "-o", "json", "--timeout", "60"], arguments].concat();
-        let told = self.operator().dpuctl(&all).stdout;
-        let diagnosis: Value = serde_json::from_slice(&told).unwrap();
+        let reported = self.operator().dpuctl(&all).stdout;
+        let diagnosis: Value = serde_json::from_slice(&reported).unwrap();
         let mut found = diagnosis["differences"].as_array().unwrap().iter();
         let found = found.find(|found| found["code"] == code);
         found.unwrap_or_else(|| panic!("no {code} in {diagnosis:#}")).clone()

@@ -17,7 +17,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Two pods that are attached all the time.
 #[derive(Debug)]
-pub(super) struct Residents {
+pub(super) struct PermanentPods {
     a: Netns,
     pub(super) b: Netns,
     answers: [Value; 2],
@@ -27,17 +27,17 @@ pub(super) struct Residents {
     _others: OtherPlugins,
 }
 
-impl Residents {
+impl PermanentPods {
     pub(super) fn attach(lab: &Lab, others: OtherPlugins) -> Self {
         let (a, b) = (Netns::new("resident"), Netns::new("resident"));
         let answers = [Self::add(lab, &a, 0), Self::add(lab, &b, 1)].map(|added| added.result());
         let is_limited = |link: &Value| link["qdisc"] == "tbf";
         let limited = lab.card.representors().into_iter().find(is_limited).expect("a limit");
         let representor = limited["ifname"].as_str().unwrap().to_owned();
-        let residents = Self { a, b, answers, representor, _others: others };
+        let permanent_pods = Self { a, b, answers, representor, _others: others };
         lab.assert_invariants();
-        residents.assert_reach();
-        residents
+        permanent_pods.assert_reach();
+        permanent_pods
     }
 
     fn add(lab: &Lab, pod: &Netns, limited: u64) -> Answer {

@@ -2,13 +2,13 @@
 
 /// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Victim {
+pub(crate) enum FaultTarget {
     /// The agent of this host.
     Agent(usize),
     Service,
 }
 
-impl Victim {
+impl FaultTarget {
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Agent(_) => "host-shim-agent",

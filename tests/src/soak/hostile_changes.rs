@@ -10,7 +10,7 @@ use crate::{command::run, rng::Rng};
 /// Shell commands. `$link` is the interface, `$elsewhere` another namespace, and `$xdp` an object file with an XDP
 /// program. Commands that rename or delete the link come last. The alias stands for a real card's PCI address, which no
 /// pod can change.
-const TRICKS: [&str; 50] = [
+const HOSTILE_CHANGES: [&str; 50] = [
     "ip link add link $link up type macvlan mode bridge",
     "ip link add link $link up type macvlan mode private",
     "ip link add link $link up type macvlan mode passthru",
@@ -65,26 +65,26 @@ const TRICKS: [&str; 50] = [
 
 /// A selection of changes, as bits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tricks(u64);
+pub(crate) struct HostileChanges(u64);
 
-impl Tricks {
+impl HostileChanges {
     /// Selects up to four.
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         let count = 1 + rng.index(4);
-        Self((0..count).fold(0, |drawn, _| drawn | 1 << rng.index(TRICKS.len())))
+        Self((0..count).fold(0, |drawn, _| drawn | 1 << rng.index(HOSTILE_CHANGES.len())))
     }
 
     fn chosen(self) -> impl Iterator<Item = &'static str> {
         let is_chosen = move |(number, _): &(usize, _)| self.0 >> number & 1 == 1;
-        TRICKS.into_iter().enumerate().filter(is_chosen).map(|(_, trick)| trick)
+        HOSTILE_CHANGES.into_iter().enumerate().filter(is_chosen).map(|(_, change)| change)
     }
 
     /// Runs them inside `pod`, and reports for each whether the kernel allowed it.
     pub(crate) fn play(self, pod: &str, scene: &Scene<'_>) -> BTreeMap<&'static str, bool> {
         let chosen: Vec<_> = self.chosen().collect();
         let mut script = String::new();
-        for (number, trick) in chosen.iter().enumerate() {
-            script += &format!("{{ {trick}; }} >&2 && echo {number}\n");
+        for (number, change) in chosen.iter().enumerate() {
+            script += &format!("{{ {change}; }} >&2 && echo {number}\n");
         }
         // Sysfs shows the namespace in which it is mounted.
         let mut inside = Command::new("ip");
@@ -93,8 +93,8 @@ impl Tricks {
         let said = run(inside.envs([("link", link), ("elsewhere", elsewhere), ("xdp", xdp)]));
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         let passed: BTreeSet<usize> = said.lines().filter_map(|line| line.parse().ok()).collect();
-        let told = |(number, trick)| (trick, passed.contains(&number));
-        chosen.into_iter().enumerate().map(told).collect()
+        let reported = |(number, change)| (change, passed.contains(&number));
+        chosen.into_iter().enumerate().map(reported).collect()
     }
 }
 
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn every_change_is_drawn_by_some_seed() {
-        let drawn = |seed| Tricks::draw(&mut Rng::new(seed)).chosen();
+        let drawn = |seed| HostileChanges::draw(&mut Rng::new(seed)).chosen();
         let all: BTreeSet<_> = (0..1000).flat_map(drawn).collect();
-        assert_eq!(all, BTreeSet::from(TRICKS));
+        assert_eq!(all, BTreeSet::from(HOSTILE_CHANGES));
     }
 }
