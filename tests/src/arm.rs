@@ -126,7 +126,7 @@ impl ArmDpu {
     /// # Panics
     /// If it fails.
     #[must_use]
-    pub fn says(&self, command: &str) -> String {
+    pub fn output(&self, command: &str) -> String {
         let output = self.control("exec", &[command]);
         assert!(output.status.success(), "{command}: {}", text(&output.stderr));
         text(&output.stdout)
@@ -138,14 +138,15 @@ impl ArmDpu {
     /// If it fails or prints no JSON.
     #[must_use]
     pub fn json(&self, command: &str) -> Vec<Value> {
-        let said = self.says(command);
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{command}: {error}: {said}"))
+        let printed = self.output(command);
+        serde_json::from_str(&printed)
+            .unwrap_or_else(|error| panic!("{command}: {error}: {printed}"))
     }
 
     /// The machine's boot ID.
     #[must_use]
     pub fn boot_id(&self) -> String {
-        self.says("cat /proc/sys/kernel/random/boot_id")
+        self.output("cat /proc/sys/kernel/random/boot_id")
     }
 
     /// Resets the machine: unwritten data is lost, and it boots again.

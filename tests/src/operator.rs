@@ -46,7 +46,7 @@ impl<'a> Operator<'a> {
     /// # Panics
     /// If it fails. A false condition is not a failure.
     #[must_use]
-    pub fn says(&self, arguments: &[&str]) -> String {
+    pub fn output(&self, arguments: &[&str]) -> String {
         let output = self.dpuctl(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(has_answered(&output), "dpuctl {arguments:?}: {error}");

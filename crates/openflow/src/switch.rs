@@ -45,7 +45,7 @@ pub struct Switch {
 pub struct PortSwitch(Switch);
 
 /// A message from the switch. `number` is its transaction ID.
-struct Said {
+struct Reply {
     version: u8,
     kind: u8,
     number: u32,
@@ -268,8 +268,8 @@ impl Switch {
                 ERROR => return Err(refusal(&said.body)?),
                 kind if self.is_reply(kind) => {
                     let garbage = Error::Garbage { why: "a malformed reply" };
-                    if !take(*place, &said.body).ok_or(garbage)? {
-                        places.remove(&said.number);
+                    if !take(*place, &reply.body).ok_or(garbage)? {
+                        places.remove(&reply.number);
                     }
                 }
                 _ => {}
@@ -317,7 +317,9 @@ impl Switch {
                     return refused;
                 }
                 // The first refusal is the cause of the others.
-                ERROR if said.number == number => refused = refused.and(Err(refusal(&said.body)?)),
+                ERROR if reply.number == number => {
+                    refused = refused.and(Err(refusal(&reply.body)?))
+                }
                 _ => {}
             }
         }
@@ -357,7 +359,7 @@ impl Switch {
     fn answer(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
         let said = self.next(timeout)?;
         // The hello shows the highest version of the switch. Only its later messages show the version that it chose.
-        if said.version == self.version.number() { Ok(said) } else { Err(Error::Version) }
+        if reply.version == self.version.number() { Ok(reply) } else { Err(Error::Version) }
     }
 
     /// Receives the next message. Echo requests are answered here.
@@ -367,7 +369,7 @@ impl Switch {
             if said.kind != ECHO_REQUEST {
                 return Ok(said);
             }
-            self.write(&message_of(self.version, ECHO_REPLY, said.number, &said.body))?;
+            self.write(&message_of(self.version, ECHO_REPLY, reply.number, &reply.body))?;
         }
     }
 

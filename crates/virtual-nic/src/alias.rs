@@ -186,7 +186,7 @@ pub(crate) fn pf_number(id: PfId) -> u32 {
 /// Parses the ID from an alias with this role.
 fn id_of<I: FromStr>(role: &str, alias: &str) -> Result<I, ParseAliasError> {
     match words(alias)? {
-        (said, id) if said == role => id.parse().map_err(|_| ParseAliasError),
+        (found, id) if found == role => id.parse().map_err(|_| ParseAliasError),
         _ => Err(ParseAliasError),
     }
 }

@@ -28,10 +28,10 @@ const HEARTBEAT: Duration = Duration::from_secs(20);
 pub(crate) fn print(report: &mut Report) {
     let load = Load::new(COUNT, ROUNDS);
     let vfs = u32::try_from(load.pods()).unwrap();
-    let patience = format!("[limits]\nheartbeat_ms = {}\n", HEARTBEAT.as_millis());
+    let heartbeat = format!("[limits]\nheartbeat_ms = {}\n", HEARTBEAT.as_millis());
     // Without a grace period a successful STATUS says that the agent has its session.
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
-    let settings = Settings { service: patience, timeouts, ..Settings::with_vfs(vfs) };
+    let settings = Settings { service: heartbeat, timeouts, ..Settings::with_vfs(vfs) };
     let lab = ArmLab::start(&settings);
     let (floor, pods) = (Floor::new(load.pods(), Families::Both), Pods::new(&lab, load.pods()));
     let systems =

@@ -134,9 +134,9 @@ fn call(arguments: &[&str]) {
 pub(super) fn show_logs() {
     let logs = variable("CLUSTER_LOGS");
     for program in ["kubelet", "containerd"] {
-        let said = fs::read_to_string(format!("{logs}/{program}")).unwrap_or_default();
+        let printed = fs::read_to_string(format!("{logs}/{program}")).unwrap_or_default();
         // Skip a line about a file that some kernels lack, logged for each container.
-        let lines: Vec<_> = said.lines().filter(|line| !line.contains("perf_event")).collect();
+        let lines: Vec<_> = printed.lines().filter(|line| !line.contains("perf_event")).collect();
         let last = &lines[lines.len().saturating_sub(30)..];
         eprintln!("--- {program} said last:\n{}", last.join("\n"));
     }

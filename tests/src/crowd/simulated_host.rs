@@ -163,10 +163,10 @@ impl SimulatedHost {
             if behaviour.faults {
                 self.suffer();
             }
-            let patience = if behaviour.faults { self.patience() } else { LIMIT };
+            let timeout = if behaviour.faults { self.timeout() } else { LIMIT };
             let pod = self.rng.index(self.pods.len());
             if self.is_in_session().await {
-                self.change(pod, patience).await;
+                self.change(pod, timeout).await;
             }
             sleep(behaviour.pause * self.percent() / 100).await;
         }
@@ -208,7 +208,7 @@ impl SimulatedHost {
     }
 
     /// A small share of the calls is cancelled early.
-    fn patience(&mut self) -> Duration {
+    fn timeout(&mut self) -> Duration {
         let brief = Duration::from_micros(self.rng.below(20_000));
         if self.rng.happens(10) { brief } else { LIMIT }
     }
@@ -228,14 +228,14 @@ impl SimulatedHost {
         }
     }
 
-    async fn change(&mut self, pod: usize, patience: Duration) {
+    async fn change(&mut self, pod: usize, timeout: Duration) {
         let is_late = self.rng.happens(10);
         match &self.pods[pod].state {
-            State::Absent => self.attach(pod, patience).await,
+            State::Absent => self.attach(pod, timeout).await,
             State::Attached(_) if is_late => self.detach_late(pod).await,
-            State::Attached(_) => self.detach(pod, patience).await,
-            State::Unknown(_) if self.rng.happens(50) => self.attach(pod, patience).await,
-            State::Unknown(_) => self.detach(pod, patience).await,
+            State::Attached(_) => self.detach(pod, timeout).await,
+            State::Unknown(_) if self.rng.happens(50) => self.attach(pod, timeout).await,
+            State::Unknown(_) => self.detach(pod, timeout).await,
         }
     }
 
@@ -348,7 +348,7 @@ impl SimulatedHost {
         }
     }
 
-    async fn attach(&mut self, pod: usize, patience: Duration) {
+    async fn attach(&mut self, pod: usize, timeout: Duration) {
         let taken = self.take_vf(pod).await;
         let request = self.attach_request(pod, taken.as_ref());
         if let Some(taken) = &taken {
@@ -356,7 +356,7 @@ impl SimulatedHost {
         }
         self.pods[pod].state = State::Unknown(taken.clone());
         let begun = Stopwatch::start();
-        let answer = within(patience, self.client.attach(request)).await;
+        let answer = within(timeout, self.client.attach(request)).await;
         let Some(response) = self.note(answer) else { return };
         self.tally.attaches.push(begun.elapsed());
         let attachment = response.into_inner().attachment.expect("what was granted");
@@ -381,7 +381,7 @@ impl SimulatedHost {
         self.send_inventory().await;
     }
 
-    async fn detach(&mut self, pod: usize, patience: Duration) {
+    async fn detach(&mut self, pod: usize, timeout: Duration) {
         let id = self.pods[pod].attachment().map(|attachment| attachment.id.clone());
         let request = self.detach_request(pod, id.clone().unwrap_or_default());
         let taken = match &mut self.pods[pod].state {
@@ -390,7 +390,7 @@ impl SimulatedHost {
         };
         self.pods[pod].state = State::Unknown(taken.clone());
         let begun = Stopwatch::start();
-        let answer = within(patience, self.client.detach(request)).await;
+        let answer = within(timeout, self.client.detach(request)).await;
         if self.note(answer).is_none() {
             return;
         }

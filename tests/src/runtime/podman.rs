@@ -59,7 +59,7 @@ impl Podman {
         let socket = lab.socket();
         let podman =
             Self { host, folder, socket, has_cni, control_group: control_group(lab), calls };
-        let loaded = podman.says(&["load", "--input", image().to_str().unwrap()]);
+        let loaded = podman.output(&["load", "--input", image().to_str().unwrap()]);
         assert!(loaded.is_ok(), "{loaded:?}");
         if !has_cni {
             podman.create(NETWORK, &[]).unwrap();
@@ -74,7 +74,7 @@ impl Podman {
     pub fn create(&self, network: &str, options: &[&str]) -> Result<String, String> {
         let socket = format!("agent_socket={}", self.socket.display());
         let create = ["network", "create", "--driver", "dpu-offload", "--opt", &socket];
-        self.says(&[&create, options, &[network]].concat())
+        self.output(&[&create, options, &[network]].concat())
     }
 
     /// Runs a container with these options.
@@ -85,7 +85,7 @@ impl Podman {
         let run = ["run", "--detach", "--name", name, "--cgroup-parent", &self.control_group];
         let says_network = self.has_cni || options.contains(&"--network");
         let network: &[&str] = if says_network { &[] } else { &["--network", NETWORK] };
-        self.says(&[&run, network, options, &[IMAGE]].concat())
+        self.output(&[&run, network, options, &[IMAGE]].concat())
     }
 
     /// The output of podman with these arguments.
@@ -95,13 +95,13 @@ impl Podman {
     ///
     /// # Panics
     /// If it cannot be started.
-    pub fn says(&self, arguments: &[&str]) -> Result<String, String> {
-        let (said, complained) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    pub fn output(&self, arguments: &[&str]) -> Result<String, String> {
+        let (printed, complained) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         let mut command = self.command(arguments);
         // A file, not a pipe: the plugin of a killed podman would hold a pipe open.
-        command.stdout(said.try_clone().unwrap()).stderr(complained.try_clone().unwrap());
+        command.stdout(printed.try_clone().unwrap()).stderr(complained.try_clone().unwrap());
         match self.call(&mut command).success() {
-            true => Ok(text_of(said).trim().to_owned()),
+            true => Ok(text_of(printed).trim().to_owned()),
             false => Err(text_of(complained)),
         }
     }
@@ -151,13 +151,13 @@ impl Runtime for Podman {
     }
 
     fn stop(&self, id: &str) -> Result<(), String> {
-        self.says(&["stop", "--time", "0", id]).map(drop)
+        self.output(&["stop", "--time", "0", id]).map(drop)
     }
 
     /// A killed podman has forgotten its mounts for the container. The next podman then reports that it cannot remove
     /// the container, although it sometimes has removed everything.
     fn remove(&self, id: &str) -> Result<(), String> {
-        let remove = || self.says(&["rm", "--force", "--ignore", "--time", "0", id]).map(drop);
+        let remove = || self.output(&["rm", "--force", "--ignore", "--time", "0", id]).map(drop);
         remove().or_else(|complaint| match complaint.contains("resource busy") {
             true => self.unmount(id).and_then(|()| remove()),
             false => Err(complaint),
@@ -165,13 +165,13 @@ impl Runtime for Podman {
     }
 
     fn ids(&self) -> Vec<String> {
-        let ids = self.says(&["ps", "--all", "--no-trunc", "--quiet"]).unwrap();
+        let ids = self.output(&["ps", "--all", "--no-trunc", "--quiet"]).unwrap();
         ids.lines().map(str::to_owned).collect()
     }
 
     fn netns(&self, id: &str) -> Option<String> {
         let path =
-            self.says(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", id]).ok()?;
+            self.output(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", id]).ok()?;
         (!path.is_empty()).then(|| last_of(Path::new(&path)))
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Timeout for data from the other side, including TCP's retransmissions.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An open connection with both ends.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Conversation {
     }
 
     fn with(listener: &TcpListener, from: &str, target: SocketAddr) -> Self {
-        let connect = || TcpStream::connect_timeout(&target, PATIENCE);
+        let connect = || TcpStream::connect_timeout(&target, TIMEOUT);
         let client = enter(from).run(connect).unwrap();
         let client = client.unwrap_or_else(|error| panic!("TCP from {from} to {target}: {error}"));
         let (server, _) = listener.accept().unwrap();
@@ -55,8 +55,8 @@ impl Conversation {
     pub fn goes_on(&self) {
         let [client, server] = &self.ends;
         for (from, to) in [(client, server), (server, client)] {
-            let heard = say(from, to);
-            assert!(heard.is_ok(), "TCP to {}: {heard:?}", self.target);
+            let received = send_line(from, to);
+            assert!(received.is_ok(), "TCP to {}: {received:?}", self.target);
         }
     }
 }
@@ -69,9 +69,9 @@ fn listen(netns: &str, address: SocketAddr) -> TcpListener {
     enter(netns).run(|| TcpListener::bind(address)).unwrap().unwrap()
 }
 
-fn say(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
-    let mut heard = [0; 5];
-    to.set_read_timeout(Some(PATIENCE))?;
+fn send_line(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    let mut received = [0; 5];
+    to.set_read_timeout(Some(TIMEOUT))?;
     from.write_all(b"hello")?;
-    to.read_exact(&mut heard)
+    to.read_exact(&mut received)
 }

@@ -61,7 +61,7 @@ impl Misbehaviour {
     ];
 
     /// The `number`-th message after the preface.
-    fn says(self, number: u32) -> Vec<u8> {
+    fn payload(self, number: u32) -> Vec<u8> {
         let stream = 2 * number + 1;
         let headers = |flags| frame::of(frame::HEADERS, flags, stream, &request());
         let call = || headers(frame::END_HEADERS);
@@ -163,7 +163,7 @@ fn misbehave(lab: &Lab, misbehaviour: Misbehaviour, over: &AtomicBool) -> usize 
         let mut client = client(lab);
         let mut stdin = client.stdin.take().unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| say_all(&mut stdin, misbehaviour));
+            scope.spawn(|| send_all(&mut stdin, misbehaviour));
             while !over.load(Ordering::Relaxed) && client.try_wait().unwrap().is_none() {
                 thread::park_timeout(Duration::from_millis(10));
             }
@@ -176,11 +176,11 @@ fn misbehave(lab: &Lab, misbehaviour: Misbehaviour, over: &AtomicBool) -> usize 
 }
 
 /// Sends until the server accepts no more.
-fn say_all(to: &mut impl Write, misbehaviour: Misbehaviour) {
-    let say = |to: &mut dyn Write, bytes: &[u8]| -> io::Result<()> { to.write_all(bytes) };
-    if say(to, &greeting()).is_ok() {
+fn send_all(to: &mut impl Write, misbehaviour: Misbehaviour) {
+    let write = |to: &mut dyn Write, bytes: &[u8]| -> io::Result<()> { to.write_all(bytes) };
+    if write(to, &greeting()).is_ok() {
         for number in 0.. {
-            if say(to, &misbehaviour.says(number)).is_err() {
+            if write(to, &misbehaviour.payload(number)).is_err() {
                 return;
             }
         }

@@ -119,7 +119,7 @@ pub fn changed_link_group_is_restored(settings: &Settings) {
     wait_for("both groups", LIMIT, || (groups(&lab) == ["8", "default"]).then_some(()));
     let attachments = lab.operator().get("attachments");
     for id in attachments.iter().map(|attachment| attachment["id"].as_str().unwrap()) {
-        let described = lab.operator().says(&["describe", "attachment", id]);
+        let described = lab.operator().output(&["describe", "attachment", id]);
         assert!(described.contains("programmed again: representor-label"), "{described}");
     }
 

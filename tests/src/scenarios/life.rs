@@ -50,7 +50,7 @@ fn assert_in_order(lab: &Lab, pair: &Pair) {
         let result = lab.add("blue", pod, "eth0").result();
         check(lab, "blue", pod, &result).nothing();
     }
-    let found = lab.operator().says(&["doctor", "-o", "json"]);
+    let found = lab.operator().output(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["differences"], json!([]), "{found:#}");
 }

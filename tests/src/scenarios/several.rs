@@ -105,7 +105,7 @@ pub fn network_prefixes_name_interfaces(settings: &Settings) {
     let apply = |lab: &Lab, prefix: &str| {
         let file = lab.path().join("red.yaml");
         fs::write(&file, format!("name: red\ninterface_prefix: {prefix}\n")).unwrap();
-        let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+        let _ = lab.operator().output(&["apply", "-f", file.to_str().unwrap()]);
     };
     let networks = "green,wire@w0,red,tiny";
     let named = |lab: &Lab, network: &str, prefix: &str| {
@@ -144,7 +144,7 @@ pub fn network_prefixes_name_interfaces(settings: &Settings) {
     }
     lab.assert_clean_slate();
 
-    let _ = lab.operator().says(&["delete", "network", "red"]);
+    let _ = lab.operator().output(&["delete", "network", "red"]);
     apply(&lab, "''");
     named(&lab, "red", "net");
     lab.assert_clean_slate();
@@ -280,7 +280,7 @@ pub fn operator_releases_a_whole_group(settings: &Settings) {
         let attachments = lab.operator().get("attachments");
         let named = |one: &&Value| one["key"]["interfaceName"] == interface;
         let id = attachments.iter().find(named).unwrap()["id"].as_str().unwrap().to_owned();
-        let _ = lab.operator().says(&["release", &id, "--reason", "a test", "--yes"]);
+        let _ = lab.operator().output(&["release", &id, "--reason", "a test", "--yes"]);
     };
     let left = |count: usize| {
         wait_for(&format!("{count} attachments"), LIMIT, || {

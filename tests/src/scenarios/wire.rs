@@ -163,7 +163,7 @@ pub fn mtu_beyond_uplink_is_refused(settings: &Settings) {
 
     let resize = |mtu| dpu.ip(&["link", "set", UPLINK, "mtu", mtu]);
     let is_reported = || {
-        let status = operator.says(&["status", "-o", "json"]);
+        let status = operator.output(&["status", "-o", "json"]);
         names(&status, &["network blue", "mtu of 1500", "carries 1400"])
     };
     assert!(!is_reported());
@@ -171,7 +171,7 @@ pub fn mtu_beyond_uplink_is_refused(settings: &Settings) {
     wait_for("it to be told", LIMIT, || is_reported().then_some(()));
     resize("9000");
     wait_for("it to be told no more", LIMIT, || (!is_reported()).then_some(()));
-    let _ = operator.says(&apply);
+    let _ = operator.output(&apply);
 }
 
 /// On a kernel with VLAN filtering, the wire carries the pods' VLANs with tags. On others, an interface in a VLAN is
@@ -189,7 +189,7 @@ pub fn vlan_crosses_uplink_or_is_refused(settings: &Settings) -> bool {
         fs::write(&file, red(number).to_string()).unwrap();
         let apply = ["apply", "-f", file.to_str().unwrap()];
         if kernel_can {
-            let _ = operator.says(&apply);
+            let _ = operator.output(&apply);
             continue;
         }
         let refused = operator.is_refused(&apply);

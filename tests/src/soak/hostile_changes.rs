@@ -90,9 +90,10 @@ impl HostileChanges {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", pod, "sh", "-c", &script]);
         let Scene { link, elsewhere, xdp } = scene;
-        let said = run(inside.envs([("link", link), ("elsewhere", elsewhere), ("xdp", xdp)]));
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let passed: BTreeSet<usize> = said.lines().filter_map(|line| line.parse().ok()).collect();
+        let printed = run(inside.envs([("link", link), ("elsewhere", elsewhere), ("xdp", xdp)]));
+        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+        let passed: BTreeSet<usize> =
+            printed.lines().filter_map(|line| line.parse().ok()).collect();
         let reported = |(number, change)| (change, passed.contains(&number));
         chosen.into_iter().enumerate().map(reported).collect()
     }

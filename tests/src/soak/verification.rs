@@ -86,12 +86,12 @@ impl Endpoint {
         ping.args(["-I", &self.interface, address]).stdin(Stdio::null());
         // The namespace may be gone.
         let answered = ping.output().map_err(|error| error.to_string()).and_then(|output| {
-            let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            output.status.success().then_some(()).ok_or_else(said)
+            let printed = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            output.status.success().then_some(()).ok_or_else(printed)
         });
-        answered.map_err(|said| {
+        answered.map_err(|printed| {
             let (from, to) = (self.situation(), other.situation());
-            format!("{self} does not reach {address} of {other}: {said}\n{from}\n{to}")
+            format!("{self} does not reach {address} of {other}: {printed}\n{from}\n{to}")
         })
     }
 

@@ -20,10 +20,10 @@ impl HackLab {
         let mut bash = Command::new("bash");
         bash.args(["-euc", &format!("lab() {{ {} \"$@\"; }}; {script}", lab.display())]);
         let output = run(bash.env("OFFLOAD_LAB", &self.name).env("OFFLOAD_BIN_DIR", programs));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{script}: {said}{complained}");
-        said
+        assert!(output.status.success(), "{script}: {printed}{complained}");
+        printed
     }
 }
 

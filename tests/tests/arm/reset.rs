@@ -116,8 +116,8 @@ fn attach_during_dpu_boot_fails_fast() {
     let answer = lab.add("blue", &pod, "eth0");
     assert!(start.unstalled() < Duration::from_secs(15), "{:?}", start.unstalled());
     if !answer.status.success() {
-        let (code, said) = answer.error();
-        assert_eq!(code, 11, "{said}");
+        let (code, printed) = answer.error();
+        assert_eq!(code, 11, "{printed}");
     }
     pair.assert_reach();
     lab.wait_until_good();

@@ -82,5 +82,5 @@ fn limited_pod_has_limit_on_representor() {
     assert_eq!(limits[0]["options"]["rate"], 50_000_000 / 8, "{limits:?}");
     lab.del("green", &pod, "eth0").nothing();
     lab.assert_clean_slate();
-    assert!(!lab.dpu.says("tc -j qdisc show").contains("tbf"));
+    assert!(!lab.dpu.output("tc -j qdisc show").contains("tbf"));
 }

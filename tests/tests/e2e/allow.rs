@@ -85,17 +85,17 @@ fn ingress_rules_hold_or_are_refused() {
     let mut lab = Lab::start(&settings);
     let applied = apply(&lab, BLUE);
     if !on_ovs {
-        let said = String::from_utf8(applied.stderr).unwrap();
-        assert!(!applied.status.success(), "{said}");
+        let printed = String::from_utf8(applied.stderr).unwrap();
+        assert!(!applied.status.success(), "{printed}");
         for words in [UNSUPPORTED, "network blue", "allow ", "fabric.driver"] {
-            assert!(said.contains(words), "{words:?} is not in {said}");
+            assert!(printed.contains(words), "{words:?} is not in {printed}");
         }
         let plain = BLUE.split("allow:").next().unwrap();
         assert!(apply(&lab, plain).status.success());
         return lab.assert_invariants();
     }
     assert!(applied.status.success(), "{applied:?}");
-    let shown = lab.operator().says(&["describe", "network", "blue"]);
+    let shown = lab.operator().output(&["describe", "network", "blue"]);
     let rules = "Allow:\n  network green: tcp 80 8000-8007\n  10.3.0.0/24: icmp\n";
     assert!(shown.contains(rules), "{shown}");
 
@@ -103,7 +103,7 @@ fn ingress_rules_hold_or_are_refused() {
     let others = ["blue", "green", "red"].map(|network| pod(&lab, network));
     let attachment = lab.operator().get("attachments").remove(0);
     let id = attachment["id"].as_str().unwrap().to_owned();
-    let shown = lab.operator().says(&["describe", "attachment", &id]);
+    let shown = lab.operator().output(&["describe", "attachment", &id]);
     assert!(shown.contains("10.2.0.0/24 may open tcp 80 8000-8007"), "{shown}");
     assert_kept(&blue, &others);
 

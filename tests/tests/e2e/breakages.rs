@@ -350,7 +350,7 @@ mod records {
         let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
         let watched = Watched::new(&lab, "an attachment stays in Releasing");
         keep_in_pod(&pod);
-        let _ = lab.operator().says(&["release", &id, "--reason", "a test", "--yes"]);
+        let _ = lab.operator().output(&["release", &id, "--reason", "a test", "--yes"]);
         watched.is_shown(&lab);
     }
 

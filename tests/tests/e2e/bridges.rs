@@ -82,7 +82,7 @@ fn pods_use_their_networks_bridge() {
     assert_eq!(bridge_of(&lab, &representor_of(&lab, "blue")), "br-offload");
     let large = ["-n", "-q", "-c", "1", "-W", "5", "-M", "do", "-s", "8972", &of_b[0]];
     assert!(run(a.command("ping").args(large)).status.success(), "{of_b:?}");
-    let described = lab.operator().says(&["describe", "network", "storage"]);
+    let described = lab.operator().output(&["describe", "network", "storage"]);
     assert!(described.contains("br-storage"), "{described}");
 
     move_to_first(&lab, &port);
@@ -113,9 +113,12 @@ fn missing_bridge_is_reported_and_restored() {
     lab.configure_service(&without);
     let file = lab.path().join("dpu-service.toml");
     let started = run(lab.card.dpu.command(program("dpu-service")).arg("--config").arg(&file));
-    let said = String::from_utf8_lossy(&started.stderr).into_owned();
-    assert!(!started.status.success(), "{said}");
-    assert!(said.contains("no bridge \"br-storage\"") && said.contains("attachment"), "{said}");
+    let printed = String::from_utf8_lossy(&started.stderr).into_owned();
+    assert!(!started.status.success(), "{printed}");
+    assert!(
+        printed.contains("no bridge \"br-storage\"") && printed.contains("attachment"),
+        "{printed}"
+    );
     assert!(a.pings(&of_b[0]), "pods run on");
 
     lab.configure_service(&settings());

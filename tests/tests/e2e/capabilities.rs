@@ -66,8 +66,8 @@ fn unenforceable_limit_is_refused_on_apply() {
     let apply = ["apply", "-f", file.to_str().unwrap()];
     let apply_dry = [&apply[..], &["--dry-run"]].concat();
     if operator.has_egress_limits() {
-        let _ = operator.says(&apply_dry);
-        let _ = operator.says(&apply);
+        let _ = operator.output(&apply_dry);
+        let _ = operator.output(&apply);
         let pod = Netns::new("pod");
         let _ = add(&lab, "slow", &pod, &json!({})).result();
         assert!(in_force(&lab).contains("from the pod 8000000 bit/s"), "{}", in_force(&lab));
@@ -114,7 +114,7 @@ fn unenforceable_limit_in_file_is_reported() {
 fn in_force(lab: &Lab) -> String {
     let operator = lab.operator();
     let id = operator.get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let described = operator.says(&["describe", "attachment", &id]);
+    let described = operator.output(&["describe", "attachment", &id]);
     let step = described.lines().find(|line| line.trim_start().starts_with("egress-limit"));
     step.unwrap_or_else(|| panic!("{described}")).to_owned()
 }

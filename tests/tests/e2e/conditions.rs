@@ -195,7 +195,7 @@ fn endless_release_is_a_condition() {
     let _ = lab.add("blue", &pod, "eth0").result();
     lab.agent.stop();
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let _ = lab.operator().says(&["release", &id, "--reason", "a test", "--yes"]);
+    let _ = lab.operator().output(&["release", &id, "--reason", "a test", "--yes"]);
     let stuck = wait_for("the condition", 2 * LIMIT, || lab.operator().fault("RELEASE_STUCK"));
     assert_eq!(stuck["object"], "host/node-1");
     lab.start_agent();

@@ -41,10 +41,10 @@ impl Files {
     }
 
     fn refused(&self, name: &str, text: &str, words: &[&str]) {
-        let (content, said) = self.check(name, text);
+        let (content, printed) = self.check(name, text);
         assert!(!content, "{text}");
         for word in words {
-            assert!(said.contains(word), "{word:?} is not in: {said}");
+            assert!(printed.contains(word), "{word:?} is not in: {printed}");
         }
     }
 }
@@ -69,8 +69,8 @@ fn checked(name: &str, path: &Path) -> Output {
 fn valid_configuration_files_pass() {
     let files = Files::new();
     for (name, text) in [("dpu-service", files.service()), ("host-shim-agent", files.agent())] {
-        let (content, said) = files.check(name, &text);
-        assert!(content, "{name}: {said}");
+        let (content, printed) = files.check(name, &text);
+        assert!(content, "{name}: {printed}");
     }
 }
 
@@ -183,10 +183,11 @@ fn configuration_without_hosts_is_refused() {
 #[test]
 fn configuration_without_networks_is_reported() {
     let lab = Lab::start(&Settings { networks: String::new(), ..Settings::default() });
-    let status = lab.operator().says(&["status"]);
+    let status = lab.operator().output(&["status"]);
     assert!(status.contains("no network"), "{status}");
-    let (content, said) = check_config_aloud("dpu-service", &lab.path().join("dpu-service.toml"));
-    assert!(content && said.contains("no [[network]]"), "{said}");
+    let (content, printed) =
+        check_config_aloud("dpu-service", &lab.path().join("dpu-service.toml"));
+    assert!(content && printed.contains("no [[network]]"), "{printed}");
 }
 
 /// EX_CONFIG of sysexits.h, for the units' `RestartPreventExitStatus`.
@@ -209,10 +210,14 @@ fn invalid_file_ends_start_and_check_alike() {
             for arguments in [["--check-config"].as_slice(), &[]] {
                 let mut command = Command::new(program(name));
                 let output = run(command.arg("--config").arg(&path).args(arguments));
-                let said = String::from_utf8(output.stderr).unwrap();
-                assert_eq!(output.status.code(), Some(BAD_CONFIGURATION), "{name}: {said}");
-                let lines = said.lines().filter(|line| line.contains("checked.toml"));
-                assert_eq!((lines.count(), said.lines().count()), (mistakes, mistakes), "{said}");
+                let printed = String::from_utf8(output.stderr).unwrap();
+                assert_eq!(output.status.code(), Some(BAD_CONFIGURATION), "{name}: {printed}");
+                let lines = printed.lines().filter(|line| line.contains("checked.toml"));
+                assert_eq!(
+                    (lines.count(), printed.lines().count()),
+                    (mistakes, mistakes),
+                    "{printed}"
+                );
             }
         }
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/systemd").join(unit);
@@ -235,10 +240,10 @@ fn relative_certificates_and_expiry_are_reported() {
         let mut command = Command::new(program(name));
         command.current_dir("/").arg("--config").arg(&path).arg("--check-config");
         let output = run(&mut command);
-        let said = String::from_utf8(output.stdout).unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
         let start = format!("certificate {} of ", certificate.display());
-        let line = said.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
-        assert!(line.contains(" valid until 20") && line.contains("ca.crt until 20"), "{said}");
+        let line = printed.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
+        assert!(line.contains(" valid until 20") && line.contains("ca.crt until 20"), "{printed}");
 
         let whole = fs::read(&certificate).unwrap();
         fs::write(&certificate, &whole[..whole.len() / 2]).unwrap();
@@ -249,8 +254,8 @@ fn relative_certificates_and_expiry_are_reported() {
 #[test]
 fn missing_configuration_file_is_named() {
     for name in ["dpu-service", "host-shim-agent"] {
-        let (content, said) = check_config(name, Path::new("/nowhere/file.toml"));
-        assert!(!content && said.contains("/nowhere/file.toml"), "{said}");
+        let (content, printed) = check_config(name, Path::new("/nowhere/file.toml"));
+        assert!(!content && printed.contains("/nowhere/file.toml"), "{printed}");
     }
 }
 
@@ -271,7 +276,7 @@ fn vlan_works_or_is_refused() {
         "[[network]]\nname = \"blue\"\ndefault = true\n[[network]]\nname = \"red\"\nvlan = 7\n";
     let lab = Lab::start(&Settings { networks: networks.into(), ..Settings::default() });
     let pod = Netns::new("pod");
-    let shown = lab.operator().says(&["status"]).contains("vlan");
+    let shown = lab.operator().output(&["status"]).contains("vlan");
     let can = lab.vswitch.is_some() || shown && bridge_filters_vlans();
     let answer = lab.add("red", &pod, "eth0");
     if can {
@@ -362,9 +367,9 @@ fn reverted_file_is_in_force() {
 fn status_shows_digest_of_loaded_file() {
     let lab = Lab::start(&Settings::default());
     let path = lab.path().join("dpu-service.toml");
-    let shown = |digest: &str| lab.operator().says(&["status"]).contains(digest);
+    let shown = |digest: &str| lab.operator().output(&["status"]).contains(digest);
     let first = sha256(&path);
-    assert!(shown(&first), "{first} is not in {}", lab.operator().says(&["status"]));
+    assert!(shown(&first), "{first} is not in {}", lab.operator().output(&["status"]));
 
     fs::write(&path, "nonsense = 1\n").unwrap();
     lab.service.signal(Signal::SIGHUP);

@@ -121,13 +121,13 @@ fn conflicts_are_reported_while_they_last() {
     );
     wait_for("the metrics", LIMIT, || (counted(&lab, "taken") == Some(2.0)).then_some(()));
     assert_eq!(counted(&lab, "free"), Some(0.0));
-    let events = lab.operator().says(&["describe", "attachment", id]);
+    let events = lab.operator().output(&["describe", "attachment", id]);
     assert!(events.contains("AddressConflict"), "{events}");
     assert_eq!(lab.service.events("AddressConflict"), TAKEN.len());
 
     machine.ip(&["addr", "del", "10.7.0.2/24", "dev", "eth0"]);
     wait_for_conflicts(&lab, &TAKEN[1..]);
-    let events = lab.operator().says(&["describe", "attachment", id]);
+    let events = lab.operator().output(&["describe", "attachment", id]);
     assert!(events.contains("AddressConflictCleared"), "{events}");
     lab.del("taken", &pod, "eth0").nothing();
     wait_for("the conflict to go with its pod", LIMIT, || conflicts(&lab).is_empty().then_some(()));
@@ -190,7 +190,7 @@ fn conflicts_are_of_one_vlan() {
     await_uplink(&lab);
     let file = lab.path().join("tagged.json");
     fs::write(&file, tagged().to_string()).unwrap();
-    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    let _ = lab.operator().output(&["apply", "-f", file.to_str().unwrap()]);
     let pods = ["untagged", "tagged"].map(Netns::new);
     for (pod, (network, given)) in pods.iter().zip([("taken", &TAKEN[..]), ("tagged", &[TAGGED])]) {
         assert_eq!(addresses(&lab.add(network, pod, "eth0").result()), given);

@@ -91,7 +91,7 @@ fn removed_grant_is_noticed() {
     crowd.assert_kept(&lab);
     let attachment = lab.operator().get("attachments").swap_remove(0);
     let id = attachment["id"].as_str().unwrap();
-    drop(lab.operator().says(&["release", id, "--reason", "a test", "-y"]));
+    drop(lab.operator().output(&["release", id, "--reason", "a test", "-y"]));
     let amiss = crowd.amiss(&lab);
     assert!(
         amiss.iter().any(|reported| reported.starts_with("lost:") && reported.contains(id)),

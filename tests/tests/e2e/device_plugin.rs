@@ -139,10 +139,10 @@ fn unused_vf_of_the_kubelet_is_reported() {
     let cart = Netns::new("cart");
     let _ = add_to(&lab, "plain", "eth0", "cart-0", &cart).result();
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let described = || lab.operator().says(&["describe", "host", "node-1"]);
+    let described = || lab.operator().output(&["describe", "host", "node-1"]);
     wait_for("the VF in describe", LIMIT, || described().contains(&chosen).then_some(()));
     assert!(lab.agent.log().contains("shop/cart-0"), "the log names the pod");
-    let events = lab.operator().says(&["describe", "attachment", &id]);
+    let events = lab.operator().output(&["describe", "attachment", &id]);
     assert!(events.contains("KubeletVfUnused") && events.contains(&chosen), "{events}");
     assert!(lab.operator().faults().is_empty(), "the pod is connected");
     let found = lab.operator().dpuctl(&["doctor", "-o", "json"]).stdout;
@@ -153,7 +153,7 @@ fn unused_vf_of_the_kubelet_is_reported() {
 
     kubelet.take_back("cart-0");
     wait_for("no VF in describe", LIMIT, || (!described().contains(&chosen)).then_some(()));
-    let events = lab.operator().says(&["describe", "attachment", &id]);
+    let events = lab.operator().output(&["describe", "attachment", &id]);
     assert!(events.contains("KubeletVfUnusedCleared"), "{events}");
     lab.assert_invariants();
 }

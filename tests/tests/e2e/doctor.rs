@@ -471,7 +471,7 @@ fn absent_and_silent_hosts_are_shown() {
 fn only_operators_may_fix() {
     let lab = Lab::start(&Settings::default());
     let guest = lab.dpuctl_as("viewer", "guest");
-    let _ = guest.says(&["doctor"]);
+    let _ = guest.output(&["doctor"]);
     let complaint = guest.is_refused(&["doctor", "--fix"]);
     assert!(complaint.contains("NOT_AUTHORISED"), "{complaint}");
 }

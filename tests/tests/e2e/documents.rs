@@ -165,8 +165,8 @@ fn documented_networks_can_be_applied() {
     let file = lab.path().join("network.yaml");
     for example in examples {
         fs::write(&file, example).unwrap();
-        let said = lab.operator().says(&["apply", "--dry-run", "-f", file.to_str().unwrap()]);
-        assert!(said.contains("created (dry run)"), "{said}");
+        let printed = lab.operator().output(&["apply", "--dry-run", "-f", file.to_str().unwrap()]);
+        assert!(printed.contains("created (dry run)"), "{printed}");
     }
 }
 
@@ -190,10 +190,10 @@ fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     fs::write(&file, format!("{text}\n{tls}\n{host}")).unwrap();
     let mut command = Command::new(program(name));
     let output = run(command.arg("--config").arg(&file).arg("--check-config"));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     // Files of a production installation are missing here; everything else must be valid.
-    let only_certificates = said.contains("/etc/dpu-offload/tls/");
-    assert!(output.status.success() || only_certificates, "{place}: {said}");
+    let only_certificates = printed.contains("/etc/dpu-offload/tls/");
+    assert!(output.status.success() || only_certificates, "{place}: {printed}");
 }
 
 /// Whether a word of a command line is a verb, not an option or an object.

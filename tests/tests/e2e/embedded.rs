@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The example, with its own workloads.
 struct InitSystem {
     process: Child,
-    said: Lines<BufReader<ChildStdout>>,
+    printed: Lines<BufReader<ChildStdout>>,
     /// Closing it ends the program.
     input: Option<ChildStdin>,
 }
@@ -30,14 +30,14 @@ impl InitSystem {
         command.arg(configuration).args(pods.iter().map(|pod| pod.path()));
         command.env("OFFLOAD_FAULTS", lab.path().join(format!("faults-{AGENT}")));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(process.stdout.take().unwrap()).lines();
+        let printed = BufReader::new(process.stdout.take().unwrap()).lines();
         let input = process.stdin.take();
-        Self { process, said, input }
+        Self { process, printed, input }
     }
 
     /// The next output for this many workloads, with an address of each family; less if the program ends.
-    fn says_of(&mut self, workloads: usize) -> Vec<String> {
-        self.said.by_ref().take(2 * workloads).map(Result::unwrap).collect()
+    fn read_lines_for(&mut self, workloads: usize) -> Vec<String> {
+        self.printed.by_ref().take(2 * workloads).map(Result::unwrap).collect()
     }
 
     fn end(&mut self) {
@@ -83,7 +83,7 @@ fn embedded_agent_attaches_workloads() {
     let lab = lab_without_agent();
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
-    let reported = init.says_of(2);
+    let reported = init.read_lines_for(2);
     assert_eq!(reported, [lines_of(&web), lines_of(&db)].concat());
     assert_eq!(reported.len(), 4);
     assert!(reported[2..].iter().all(|line| web.pings(address_of(line))));
@@ -98,7 +98,7 @@ fn embedded_agent_recovers_its_workloads() {
     let mut lab = lab_without_agent();
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
-    let reported = init.says_of(2);
+    let reported = init.read_lines_for(2);
     assert_eq!(reported, [lines_of(&web), lines_of(&db)].concat());
     // The DPU is informed after the answer, and gets no message from a dead agent.
     lab.assert_invariants();
@@ -107,7 +107,7 @@ fn embedded_agent_recovers_its_workloads() {
     lab.assert_invariants();
 
     let mut again = InitSystem::start(&lab, &[&web, &db]);
-    assert_eq!(again.says_of(2), reported);
+    assert_eq!(again.read_lines_for(2), reported);
     lab.assert_invariants();
     again.crash();
 
@@ -126,12 +126,12 @@ fn dies_at(point: &str) {
     let web = Netns::new("web");
     let armed = lab.arm(AGENT, FaultAction::Kill, point);
     let mut init = InitSystem::start(&lab, &[&web]);
-    assert!(init.says_of(1).is_empty(), "it was to die at {point}");
+    assert!(init.read_lines_for(1).is_empty(), "it was to die at {point}");
     assert!(!armed.exists(), "it did not come to {point}");
     drop(init);
 
     let mut again = InitSystem::start(&lab, &[&web]);
-    assert_eq!(again.says_of(1), lines_of(&web));
+    assert_eq!(again.read_lines_for(1), lines_of(&web));
     lab.assert_invariants();
     again.end();
     lab.assert_clean_slate();
@@ -150,8 +150,8 @@ fn host_has_only_one_agent() {
     let configuration = lab.path().join("host-shim.toml");
     let mut command = lab.netns().command(program("examples/init_system"));
     let output = e2e::run(command.arg(configuration).arg("/run/netns/web"));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && said.contains("in use"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && printed.contains("in use"), "{printed}");
     lab.wait_until_good();
 }
 

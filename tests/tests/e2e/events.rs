@@ -205,7 +205,7 @@ fn events_are_chosen_by_age_object_and_type() {
             .all(|it| it["severity"] == "EVENT_SEVERITY_WARNING")
     );
     assert!(lab.operator().is_refused(&["events", "--type", "Nonsense"]).contains("Nonsense"));
-    let table = lab.operator().says(&["events"]);
+    let table = lab.operator().output(&["events"]);
     assert!(table.starts_with("AGE ") && table.contains("HostConnected"), "{table}");
 }
 
@@ -279,7 +279,7 @@ fn changes_are_audited_across_a_crash() {
     let path = lab.path().join("late.yaml");
     fs::write(&path, "name: late\nsubnets:\n- cidr: 10.9.0.0/28\n").unwrap();
     let file = path.to_str().unwrap();
-    let _ = lab.operator().says(&["apply", "-f", file, "--reason", "ticket 7"]);
+    let _ = lab.operator().output(&["apply", "-f", file, "--reason", "ticket 7"]);
     lab.service.crash();
     lab.start_service();
     lab.wait_until_good();
@@ -318,12 +318,12 @@ fn ended_attachment_names_its_ender() {
     let result = lab.add("blue", &pod, "eth0").result();
     let address = result["ips"][0]["address"].as_str().unwrap();
     let id = only_attachment(&lab);
-    let _ = lab.operator().says(&["release", &id, "--reason", "maintenance", "--yes"]);
+    let _ = lab.operator().output(&["release", &id, "--reason", "maintenance", "--yes"]);
     wait_for("the end of the attachment", LIMIT, || {
         lab.operator().get("attachments").is_empty().then_some(())
     });
     let check = |lab: &Lab| {
-        let text = lab.operator().says(&["describe", "attachment", &id]);
+        let text = lab.operator().output(&["describe", "attachment", &id]);
         for reported in ["State:         Ended", "operator/", "maintenance", address, &id] {
             assert!(text.contains(reported), "{reported}: {text}");
         }

@@ -26,9 +26,9 @@ fn repeatedly_failing_vf_is_quarantined() {
     lab.add("blue", &pod, "eth0").fails(102, &["default"]);
     lab.status().nothing();
     let reported = "`dpuctl clear-quarantine pf0vf0`";
-    assert!(lab.operator().says(&["status"]).contains(reported));
-    let _ = lab.operator().says(&["clear-quarantine", "pf0vf0"]);
-    assert!(!lab.operator().says(&["status"]).contains(reported));
+    assert!(lab.operator().output(&["status"]).contains(reported));
+    let _ = lab.operator().output(&["clear-quarantine", "pf0vf0"]);
+    assert!(!lab.operator().output(&["status"]).contains(reported));
     let _ = lab.add("blue", &pod, "eth0").result();
     lab.assert_invariants();
 }

@@ -100,7 +100,7 @@ fn status_names_pods_without_their_subnets_route() {
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     let id = first_attachment(&lab);
-    let status = || lab.operator().says(&["status"]);
+    let status = || lab.operator().output(&["status"]);
     assert!(!status().contains(&id));
     pod.ip(&["route", "del", "10.1.0.0/16", "dev", "eth0"]);
     pod.ip(&["route", "add", "unreachable", "10.1.0.0/16"]);
@@ -108,9 +108,9 @@ fn status_names_pods_without_their_subnets_route() {
     let reported = status();
     assert!(reported.contains("10.1.0.0/16") && reported.contains("node-1"), "{reported}");
     wait_for_finding(&lab, "POD_DIFFERS", &id);
-    let described = lab.operator().says(&["describe", "host", "node-1"]);
+    let described = lab.operator().output(&["describe", "host", "node-1"]);
     assert!(described.contains("10.1.0.0/16"), "{described}");
-    let events = lab.operator().says(&["describe", "attachment", &id]);
+    let events = lab.operator().output(&["describe", "attachment", &id]);
     assert!(events.contains("PodDiffers"), "{events}");
     pod.ip(&["route", "del", "unreachable", "10.1.0.0/16"]);
     wait_for("a pod that is as wanted", LIMIT, || (!status().contains(&id)).then_some(()));
@@ -137,7 +137,7 @@ fn apply_and_describe_name_pods_with_older_settings() {
     let pod = Netns::new("pod");
     let _ = lab.add("red", &pod, "eth0").result();
     let id = first_attachment(&lab);
-    let describe = || lab.operator().says(&["describe", "network", "red"]);
+    let describe = || lab.operator().output(&["describe", "network", "red"]);
     assert!(!describe().contains("Outdated"), "{}", describe());
     let (outcome, note) = apply(&lab, &(red("10.9.0.1") + "mtu: 1400\n"));
     let short = &id[..13];

@@ -146,7 +146,7 @@ fn pods_reach_gateway_outside_and_named_networks() {
     assert_out_of_reach(&nated, &[&of_blue[0], &of_green[1]]);
     lab.assert_invariants();
 
-    let shown = lab.operator().says(&["describe", "network", "blue"]);
+    let shown = lab.operator().output(&["describe", "network", "blue"]);
     for line in ["dpu", "gw-blue", "10.1.0.1/16, fd00:10:1::1/64", "Reaches:       green"] {
         assert!(shown.contains(line), "{line} is not in\n{shown}");
     }
@@ -291,14 +291,14 @@ fn foreign_link_with_gateway_name_survives_start() {
         reported.iter().any(|reported| reported.as_str().unwrap().contains("gw-lan")),
         "{reported:?}"
     );
-    let _ = lab.operator().says(&["delete", "network", "lan"]);
+    let _ = lab.operator().output(&["delete", "network", "lan"]);
     assert_eq!(gateway_links(&lab), ["gw-lan"]);
 }
 
 fn apply(lab: &Lab, text: &str) -> String {
     let file = lab.path().join("network.yaml");
     fs::write(&file, text).unwrap();
-    lab.operator().says(&["apply", "-f", file.to_str().unwrap()])
+    lab.operator().output(&["apply", "-f", file.to_str().unwrap()])
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn gateways_follow_network_changes() {
     assert_reaches(&pod, &["10.8.0.1"]);
     lab.del("red", &pod, "eth0").nothing();
     lab.await_settled();
-    let _ = lab.operator().says(&["delete", "network", "red"]);
+    let _ = lab.operator().output(&["delete", "network", "red"]);
     assert_eq!((gateway_links(&lab), tables(dpu)), (Vec::new(), Vec::new()));
     lab.assert_clean_slate();
 }
@@ -389,14 +389,14 @@ fn gateway_address_conflict_is_reported() {
             problems(&lab).iter().any(is_it).then_some(())
         });
     }
-    let shown = lab.operator().says(&["describe", "network", "red"]);
+    let shown = lab.operator().output(&["describe", "network", "red"]);
     assert!(shown.contains("gateway's address 10.8.0.1"), "{shown}");
 
     for address in ["10.8.0.1/24", "fd00:10:8::1/64"] {
         other.ip(&["addr", "delete", address, "dev", "eth0"]);
     }
     wait_for("the end of the telling", LIMIT, || problems(&lab).is_empty().then_some(()));
-    let shown = lab.operator().says(&["describe", "network", "red"]);
+    let shown = lab.operator().output(&["describe", "network", "red"]);
     assert!(!shown.contains("gateway's address 10.8.0.1"), "{shown}");
 }
 
@@ -596,13 +596,13 @@ fn link_local_gateway_routes_follow_their_subnet() {
 
     dpu.ip(&["-6", "route", "add", "fd00:20:3::/64", "dev", "theirs"]);
     let _ = red(&["fd00:20:3::/64"]);
-    let shown = lab.operator().says(&["describe", "network", "red"]);
+    let shown = lab.operator().output(&["describe", "network", "red"]);
     let expected = "route to fd00:20:3::/64 by theirs";
     assert!(shown.contains(expected), "{shown}");
     assert_eq!(routes_to("fd00:20:3::/64"), ["theirs"]);
     dpu.ip(&["-6", "route", "delete", "fd00:20:3::/64", "dev", "theirs"]);
     let _ = red(&["fd00:20:3::/64"]);
-    let _ = lab.operator().says(&["delete", "network", "red"]);
+    let _ = lab.operator().output(&["delete", "network", "red"]);
     assert_eq!(routes_to("fd00:20:3::/64"), [""; 0]);
 }
 

@@ -126,7 +126,7 @@ fn host_port_reaches_pods() {
     assert!(pod.netns.pings(own), "the pod does not reach the host");
     let by_port = lab.card.host.json("ip", &["route", "show", "default", "dev", "offload0"]);
     assert_eq!(by_port, Vec::<Value>::new(), "the host keeps its own default route");
-    assert!(lab.operator().says(&["get", "attachments"]).contains("(host port)"));
+    assert!(lab.operator().output(&["get", "attachments"]).contains("(host port)"));
 
     let mut gc = lab.configuration("blue");
     gc["cni.dev/valid-attachments"] = json!([]);
@@ -143,7 +143,7 @@ fn host_port_reaches_pods() {
     let into_host = Call::new("ADD", &lab.configuration("blue")).of("c", Some(&own), "eth0");
     lab.execute(&into_host).fails(8, &["same"]);
     wait_for_same(&lab, &port);
-    let found = lab.operator().says(&["doctor", "-o", "json"]);
+    let found = lab.operator().output(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["differences"], json!([]));
     let mut vfs = found["vfs"].as_array().unwrap().iter();

@@ -71,7 +71,7 @@ fn pods_of_two_hosts_ping_each_other() {
         let own = attachments.iter().find(|a| a["key"]["containerId"] == pod.name()).unwrap();
         assert_eq!((&own["host"], &own["vf"]["controller"]), (&json!(host), &json!(controller)));
     }
-    let found = fleet.operator(0).says(&["doctor", "-o", "json"]);
+    let found = fleet.operator(0).output(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["hosts"].as_array().map(Vec::len), Some(2), "{found}");
     assert_eq!(found["differences"], json!([]), "{found}");
@@ -321,13 +321,13 @@ fn removed_host_keeps_running_pods() {
     };
     let removed = json!("ATTACHMENT_STATE_HOST_REMOVED");
     wait_for("the host's end", LIMIT, || (state(&ids[0]) == Some(removed.clone())).then_some(()));
-    assert!(fleet.operator(0).says(&["get", "attachments"]).contains("HostRemoved"));
+    assert!(fleet.operator(0).output(&["get", "attachments"]).contains("HostRemoved"));
     let another = Netns::new("another");
     assert!(!fleet.agents[1].call("ADD", "blue", &another, "eth0").status.success());
     pods.assert_reach();
 
     let release = ["release", "--host", "node-2", "--reason", "gone", "--yes"];
-    let released = fleet.operator(0).says(&release);
+    let released = fleet.operator(0).output(&release);
     assert_eq!(released, format!("attachment/{} released\n", ids[0]));
     assert_eq!(ids_of(&fleet, "node-2"), Vec::<String>::new());
     assert!(!pods.reach(), "it is programmed still");

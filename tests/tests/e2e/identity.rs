@@ -128,7 +128,7 @@ fn viewer_cannot_change_anything() {
     let id = attachments[0]["id"].as_str().unwrap();
     let complaint = guest.is_refused(&["release", id, "--reason", "mine", "--yes"]);
     assert!(complaint.contains("NOT_AUTHORISED"), "{complaint}");
-    let refused = lab.operator().says(&["events", "--type", "PeerRefused"]);
+    let refused = lab.operator().output(&["events", "--type", "PeerRefused"]);
     assert!(refused.contains("viewer/guest"), "{refused}");
     assert_eq!(lab.operator().get("attachments").len(), 1);
 }
@@ -161,7 +161,7 @@ fn host_cannot_touch_another_hosts_attachment() {
         let status = node_3.status(v1::StatusRequest::default()).await.unwrap_err();
         assert_eq!(reason(&status), Reason::HostUnknown);
     });
-    let refused = lab.operator().says(&["events", "--type", "PeerRefused"]);
+    let refused = lab.operator().output(&["events", "--type", "PeerRefused"]);
     assert!(refused.contains("host node-3"), "{refused}");
     assert_eq!(lab.operator().get("attachments"), before);
     lab.assert_invariants();

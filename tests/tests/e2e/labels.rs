@@ -26,8 +26,8 @@ fn alias_needed_by_card_is_refused() {
         assert!(complaint.contains(reported), "{complaint}");
     }
     fs::write(&path, "name: red\nlink_group: 8\n").unwrap();
-    assert!(lab.operator().says(&["apply", "-f", file]).contains("created"));
-    let described = lab.operator().says(&["describe", "network", "red"]);
+    assert!(lab.operator().output(&["apply", "-f", file]).contains("created"));
+    let described = lab.operator().output(&["describe", "network", "red"]);
     let is_reported = |line: &str| line.split_whitespace().eq(["Link", "group:", "8"]);
     assert!(described.lines().any(is_reported), "{described}");
 }

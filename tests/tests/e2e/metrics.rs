@@ -323,7 +323,7 @@ fn every_metric_is_documented_and_changes() {
     pods_come_and_go(&it, &pod);
     let network = it.lab.path().join("late.yaml");
     fs::write(&network, NETWORK).unwrap();
-    let _ = it.lab.operator().says(&["apply", "-f", network.to_str().unwrap()]);
+    let _ = it.lab.operator().output(&["apply", "-f", network.to_str().unwrap()]);
     it.expect(Service, "service_address_capacity", &[("network", "late")], 14.0);
     certificates_wear_out_and_are_renewed(&it);
     the_card_is_pulled_and_plugged_in(&mut it);

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn apply(lab: &Lab, file: &str, text: &str) -> String {
     let path = lab.path().join(file);
     fs::write(&path, text).unwrap();
-    lab.operator().says(&["apply", "-f", path.to_str().unwrap()])
+    lab.operator().output(&["apply", "-f", path.to_str().unwrap()])
 }
 
 const RED: &str =
@@ -37,7 +37,7 @@ fn network_is_applied_changed_and_deleted() {
     assert!(lab.operator().get("networks").iter().any(|n| n["network"]["name"] == "red"));
     lab.del("red", &pod, "eth0").nothing();
     lab.await_settled();
-    let _ = lab.operator().says(&["delete", "network", "red"]);
+    let _ = lab.operator().output(&["delete", "network", "red"]);
     lab.add("red", &pod, "eth0").fails(101, &["red"]);
     lab.assert_clean_slate();
 }
@@ -50,8 +50,8 @@ fn subnets_come_and_go_under_running_pods() {
     let of_a = lab.add("red", &a, "eth0").result();
     assert_eq!(addresses(&of_a).len(), 1);
     let add = ["add", "subnet", "red", "fd00:8::/64", "--gateway", "fd00:8::1"];
-    assert!(lab.operator().says(&add).contains("network/red changed"));
-    assert!(lab.operator().says(&add).contains("network/red unchanged"));
+    assert!(lab.operator().output(&add).contains("network/red changed"));
+    assert!(lab.operator().output(&add).contains("network/red unchanged"));
     let of_b = addresses(&lab.add("red", &b, "eth0").result());
     assert!(of_b[1].starts_with("fd00:8::") && a.pings(&of_b[0]), "{of_b:?}");
 
@@ -82,8 +82,8 @@ fn subnets_come_and_go_under_running_pods() {
     lab.del("red", &b, "eth0").nothing();
     lab.await_settled();
     for reported in ["network/red changed", "network/red unchanged"] {
-        let said = lab.operator().says(&["delete", "subnet", "red", "fd00:8::/64"]);
-        assert!(said.contains(reported), "{said}");
+        let printed = lab.operator().output(&["delete", "subnet", "red", "fd00:8::/64"]);
+        assert!(printed.contains(reported), "{printed}");
     }
     let of_b = lab.add("red", &b, "eth0").result();
     assert_eq!(addresses(&of_b).len(), 1);
@@ -99,7 +99,7 @@ fn renamed_network_keeps_its_pods() {
     let (a, b) = (Netns::new("a"), Netns::new("b"));
     let _ = apply(&lab, "red.json", RED);
     let of_a = lab.add("red", &a, "eth0").result();
-    let renamed = lab.operator().says(&["rename", "network", "red", "crimson"]);
+    let renamed = lab.operator().output(&["rename", "network", "red", "crimson"]);
     assert!(renamed.contains("network/red renamed to crimson"), "{renamed}");
     lab.service.crash();
     lab.start_service();
@@ -120,7 +120,7 @@ fn renamed_network_keeps_its_pods() {
 fn conflicting_change_is_refused_and_shown() {
     let lab = Lab::start(&Settings::default());
     let _ = apply(&lab, "red.json", RED);
-    let printed = lab.operator().says(&["get", "networks", "red", "-o", "yaml"]);
+    let printed = lab.operator().output(&["get", "networks", "red", "-o", "yaml"]);
     assert!(
         apply(&lab, "mine.yaml", &printed.replace("mtu: 1500", "mtu: 1400")).contains("changed")
     );
@@ -135,7 +135,7 @@ fn conflicting_change_is_refused_and_shown() {
         lab.operator().json(&["get", "networks", "red"])["networks"][0]["network"]["mtu"].clone()
     };
     assert_eq!(mtu(), 1400);
-    let _ = lab.operator().says(&[&arguments[..], &["--force-conflicts"]].concat());
+    let _ = lab.operator().output(&[&arguments[..], &["--force-conflicts"]].concat());
     assert_eq!(mtu(), 1300);
 }
 
@@ -149,7 +149,7 @@ fn concurrent_subnet_additions_are_all_kept() {
         thread::scope(|scope| {
             for cidr in cidrs {
                 let operator = lab.operator();
-                scope.spawn(move || drop(operator.says(&[verb, "subnet", "red", cidr])));
+                scope.spawn(move || drop(operator.output(&[verb, "subnet", "red", cidr])));
             }
         });
     };
@@ -175,7 +175,7 @@ fn used_network_is_deleted_only_by_force() {
     let of_b = lab.add("red", &b, "eth0").result();
     let complaint = lab.operator().is_refused(&["delete", "network", "red"]);
     assert!(complaint.contains("NETWORK_IN_USE"), "{complaint}");
-    let _ = lab.operator().says(&["delete", "network", "red", "--force"]);
+    let _ = lab.operator().output(&["delete", "network", "red", "--force"]);
     lab.add("red", &Netns::new("c"), "eth0").fails(101, &["red"]);
     assert!(addresses(&of_b).iter().all(|address| a.pings(address)));
     lab.assert_invariants();
@@ -197,7 +197,7 @@ fn released_attachment_leaves_its_pod() {
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let _ = lab.operator().says(&["release", &id, "--reason", "maintenance", "--yes"]);
+    let _ = lab.operator().output(&["release", &id, "--reason", "maintenance", "--yes"]);
     lab.assert_clean_slate();
     let links = pod.json("ip", &["link"]);
     assert!(links.iter().all(|link| link["ifname"] != "eth0"), "{links:?}");
@@ -212,28 +212,28 @@ fn dpuctl_tables_list_objects() {
     let pod = Netns::new("pod");
     let result = lab.add("blue", &pod, "eth0").result();
     let operator = lab.operator();
-    let attachments = operator.says(&["get", "attachments"]);
+    let attachments = operator.output(&["get", "attachments"]);
     for word in ["NETWORK", "blue", "node-1", "Attached", &addresses(&result)[0]] {
         assert!(attachments.contains(word), "{word:?} is not in:\n{attachments}");
     }
-    assert!(operator.says(&["get", "vfs", "-o", "wide"]).contains("d000:00:00.4"));
-    assert!(operator.says(&["get", "pools", "-o", "wide"]).contains("p0#0-3"));
-    assert!(operator.says(&["get", "networks"]).contains("fd00:10:2::/64"));
-    let status = operator.says(&["status"]);
+    assert!(operator.output(&["get", "vfs", "-o", "wide"]).contains("d000:00:00.4"));
+    assert!(operator.output(&["get", "pools", "-o", "wide"]).contains("p0#0-3"));
+    assert!(operator.output(&["get", "networks"]).contains("fd00:10:2::/64"));
+    let status = operator.output(&["status"]);
     assert!(status.contains("dpu-1") && status.contains("node-1"), "{status}");
 
     let id = operator.get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let described = operator.says(&["describe", "attachment", &id]);
+    let described = operator.output(&["describe", "attachment", &id]);
     for word in [pod.name(), "fabric-join", "pf0vf"] {
         assert!(described.contains(word), "{word:?} is not in:\n{described}");
     }
-    assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("device:"));
+    assert!(operator.output(&["get", "vfs", "-o", "yaml"]).contains("device:"));
 }
 
 #[test]
 fn software_card_is_named_as_software() {
     let lab = Lab::start(&Settings::default());
-    let vfs = lab.operator().says(&["get", "vfs", "-o", "wide"]);
+    let vfs = lab.operator().output(&["get", "vfs", "-o", "wide"]);
     let named = vfs.lines().filter(|line| line.contains("software VF (veth)")).count();
     assert_eq!(named, lab.operator().get("vfs").len(), "{vfs}");
 }
@@ -250,7 +250,7 @@ fn deleted_network_waits_for_releases() {
     for pod in &pods {
         lab.del("red", pod, "eth0").nothing();
     }
-    let _ = lab.operator().says(&["delete", "network", "red"]);
+    let _ = lab.operator().output(&["delete", "network", "red"]);
     lab.assert_clean_slate();
 }
 
@@ -271,7 +271,7 @@ const PHASES: [(&str, &str); 9] = [
 type Phases = BTreeMap<[String; 3], u64>;
 
 fn phases_of_top(lab: &Lab) -> Phases {
-    let look = lab.operator().says(&["top", "--phases", "--once", "-o", "json"]);
+    let look = lab.operator().output(&["top", "--phases", "--once", "-o", "json"]);
     let look: Value = serde_json::from_str(&look).unwrap();
     let text = |of: &Value, name: &str| of[name].as_str().unwrap().to_owned();
     let number = |of: &Value, name: &str| of[name].as_u64().unwrap();
@@ -332,7 +332,7 @@ fn top_shows_phases_like_metrics() {
         let table = thread::scope(|scope| {
             let operator = lab.operator();
             let table = scope
-                .spawn(move || operator.says(&["top", "--phases", "--once", "--interval", "1"]));
+                .spawn(move || operator.output(&["top", "--phases", "--once", "--interval", "1"]));
             while !table.is_finished() {
                 comes_and_goes();
             }
@@ -368,7 +368,7 @@ fn ovs_outage_hides_nothing_else() {
     assert!(output.status.success() && shown.contains("pf0vf0"), "{shown}");
     assert!(warned.starts_with("warning: ") && warned.contains("not known: "), "{warned}");
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let described = lab.operator().says(&["describe", "attachment", &id]);
+    let described = lab.operator().output(&["describe", "attachment", &id]);
     let is_reported =
         |step: [&str; 2]| described.lines().any(|line| line.split_whitespace().take(2).eq(step));
     assert!(
@@ -407,7 +407,7 @@ fn ovs_outage_hides_nothing_else() {
 fn status_shows_a_connected_host_and_no_problems() {
     let lab = Lab::start(&Settings::default());
     let status: Value =
-        serde_json::from_str(&lab.operator().says(&["status", "-o", "json"])).unwrap();
+        serde_json::from_str(&lab.operator().output(&["status", "-o", "json"])).unwrap();
     assert_eq!(status["hosts"][0]["connected"], true, "{status}");
     assert_eq!(lab.operator().faults(), [Value::Null; 0]);
 }

@@ -18,12 +18,12 @@ use std::{
 };
 
 use e2e::run;
-use making::{Made, package, says, stand_in_folders, text};
+use making::{Made, output_of, package, stand_in_folders, text};
 use serde_json::Value;
 
 /// Modes and paths in a package.
 fn contents(deb: &Path) -> BTreeMap<String, String> {
-    let listed = says(Command::new("dpkg-deb").arg("--contents").arg(deb));
+    let listed = output_of(Command::new("dpkg-deb").arg("--contents").arg(deb));
     let entry = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(words[1], "root/root", "{line}");
@@ -110,7 +110,7 @@ fn lintian_accepts_the_packages() {
 #[test]
 fn checksums_cover_every_file() {
     let made = Made::of_stand_ins();
-    says(
+    output_of(
         Command::new("sha256sum")
             .args(["--check", "--strict", "SHA256SUMS"])
             .current_dir(&made.folder),
@@ -176,9 +176,9 @@ fn unpackable_programs_are_refused() {
             making::fill(&from, |path| fs::write(path, program).unwrap());
         }
         let output = run(&mut package(&to, std::slice::from_ref(&from)));
-        let said = text(&output);
-        assert!(!output.status.success() && said.contains(expected), "{said}");
-        assert!(said.lines().count() == 1 && !to.exists(), "{said}");
+        let printed = text(&output);
+        assert!(!output.status.success() && printed.contains(expected), "{printed}");
+        assert!(printed.lines().count() == 1 && !to.exists(), "{printed}");
     }
 }
 
@@ -221,13 +221,16 @@ fn manual_pages_come_from_ready_built_programs() {
         command
     };
     let output = run(&mut package());
-    let said = text(&output);
-    assert!(!output.status.success() && said.contains("has no manual for this machine"), "{said}");
+    let printed = text(&output);
+    assert!(
+        !output.status.success() && printed.contains("has no manual for this machine"),
+        "{printed}"
+    );
     let output = run(package().env("OFFLOAD_BIN_DIR", &with_manual));
-    let said = text(&output);
-    assert!(output.status.success() && !said.contains("building"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && !printed.contains("building"), "{printed}");
     for package in ["dpu-offload-host", "dpu-offload-dpu", "dpuctl", "dpu-offload-lab"] {
-        assert!(said.contains(&format!("package: packing {package} for amd64")), "{said}");
+        assert!(printed.contains(&format!("package: packing {package} for amd64")), "{printed}");
     }
     let deb = Made { folder: to }.deb("dpu-offload-dpu", "amd64");
     assert!(contents(&deb).contains_key("/usr/share/man/man8/dpu-service.8.gz"));

@@ -183,10 +183,10 @@ fn names_show_the_controller() {
     assert_eq!(reported, names);
     assert!(names.contains("c1pf0vf0"), "{names:?}");
     assert!(vfs.iter().all(|vf| vf["vf"]["controller"] == 1), "{vfs:?}");
-    assert!(operator.says(&["get", "vfs"]).contains("c1pf0vf0"));
-    assert!(operator.says(&["get", "pools", "-o", "wide"]).contains("c1p0#0-3"));
+    assert!(operator.output(&["get", "vfs"]).contains("c1pf0vf0"));
+    assert!(operator.output(&["get", "pools", "-o", "wide"]).contains("c1p0#0-3"));
     let id = operator.get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    assert!(operator.says(&["describe", "attachment", &id]).contains("c1pf0vf"));
+    assert!(operator.output(&["describe", "attachment", &id]).contains("c1pf0vf"));
     assert!(Card::ends_in(&lab.card.host).values().all(|end| end.name.starts_with("c1p0v")));
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();

@@ -139,7 +139,7 @@ fn apply_violet(lab: &Lab, further: &str) {
     let subnets = "subnets: [{ cidr: 10.5.0.0/24, gateway: 10.5.0.1 }]";
     let text = format!("name: violet\ngateway_mode: dpu\n{further}\n{subnets}\n");
     fs::write(&file, text).unwrap();
-    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    let _ = lab.operator().output(&["apply", "-f", file.to_str().unwrap()]);
 }
 
 /// The network's gateway is then in the new bridge, where another pod may have the address.
@@ -352,7 +352,7 @@ fn mapped_port_needs_its_family() {
     let red = "name: red\ngateway_mode: dpu\nsubnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
     let file = lab.path().join("network.yaml");
     fs::write(&file, red).unwrap();
-    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    let _ = lab.operator().output(&["apply", "-f", file.to_str().unwrap()]);
     let mut particular = mapping(8080, "tcp");
     particular["hostIP"] = json!("::");
     let other = Netns::new("other");

@@ -143,14 +143,14 @@ fn certificate_expiry_is_reported_early() {
         let reported = ["dpu-dpu-1.crt expires on ", "host-node-1.crt expires on "];
         reported.iter().all(|sentence| text.contains(sentence)).then_some(())
     });
-    let status = lab.operator().says(&["status"]);
+    let status = lab.operator().output(&["status"]);
     assert!(status.contains("dpu-dpu-1.crt expires on "), "{status}");
     // STATUS still succeeds: running pods are not affected.
     assert!(lab.status().status.success());
     await_logs_of_both(&lab, "certificates read", || {
         HOLDERS.iter().for_each(|(role, name)| lab.pki.issue(role, name));
     });
-    let _ = lab.operator().says(&["doctor"]);
+    let _ = lab.operator().output(&["doctor"]);
 }
 
 /// Several times the time for reading a certificate and opening a session.
@@ -234,7 +234,7 @@ fn refused_host_learns_its_certificate_problem() {
     lab.pki.issue("host", "node-1");
     lab.start_agent();
     lab.wait_until_good();
-    let status = lab.operator().says(&["status"]);
+    let status = lab.operator().output(&["status"]);
     assert!(!status.contains(reported), "{status}");
 }
 

@@ -145,7 +145,7 @@ fn dpu_shows_why_a_hosts_connection_was_refused() {
     openssl(&lab, &["-cert", certificate.to_str().unwrap(), "-key", key.to_str().unwrap()]);
     let refused = || host()["refusal"].as_str().unwrap().contains("expired").then_some(());
     wait_for("the refusal", LIMIT, refused);
-    let described = lab.operator().says(&["describe", "host", "node-1"]);
+    let described = lab.operator().output(&["describe", "host", "node-1"]);
     assert!(described.lines().any(|line| line.starts_with("Refused:") && line.contains("expired")));
 }
 
@@ -165,7 +165,7 @@ fn dpu_shows_why_a_hosts_hello_was_refused() {
     wait_for("the refusal", LIMIT, is_refused);
     assert_eq!(host()["connected"], false);
     let event = || {
-        let events = lab.operator().says(&["events", "--object", "node-1"]);
+        let events = lab.operator().output(&["events", "--object", "node-1"]);
         events.contains("HostRefused").then_some(())
     };
     wait_for("the event", LIMIT, event);
@@ -174,15 +174,15 @@ fn dpu_shows_why_a_hosts_hello_was_refused() {
 #[test]
 fn dpu_shows_refused_peers_that_are_no_hosts() {
     let lab = Lab::start(&Settings::default());
-    assert!(!lab.operator().says(&["status"]).contains("Refused peers"));
+    assert!(!lab.operator().output(&["status"]).contains("Refused peers"));
     openssl(&lab, &["-tls1_3"]);
     let peers = || lab.operator().json(&["status"])["refusedPeers"].clone();
     let is_listed = || (peers()[0]["address"] == "192.168.100.1").then_some(());
     wait_for("a refused peer", LIMIT, is_listed);
     assert!(peers()[0]["reason"].as_str().unwrap().contains("no certificate"), "{:#}", peers());
-    let described = lab.operator().says(&["describe", "dpu"]);
+    let described = lab.operator().output(&["describe", "dpu"]);
     assert!(described.contains("no certificate was presented"), "{described}");
-    let events = lab.operator().says(&["events", "--type", "PeerRefused"]);
+    let events = lab.operator().output(&["events", "--type", "PeerRefused"]);
     assert!(events.contains("192.168.100.1") && events.contains("no certificate"), "{events}");
 }
 
@@ -206,7 +206,7 @@ fn bundle_holds_no_keys_and_no_tokens() {
     let _ = lab.add("blue", &pod, "eth0").result();
     let archive = lab.path().join("report.tar.gz");
     let archive = archive.to_str().unwrap();
-    let _ = lab.operator().says(&["bundle", "-o", archive]);
+    let _ = lab.operator().output(&["bundle", "-o", archive]);
     let files = unpacked(archive);
     assert!(!files.contains_key("failures.txt"), "{:?}", files.get("failures.txt"));
     assert!(files["configuration.toml"].contains("blue"), "{}", files["configuration.toml"]);
@@ -230,7 +230,7 @@ fn bundle_holds_no_keys_and_no_tokens() {
 fn kernel_part(lab: &Lab, heading: &str) -> Vec<String> {
     let archive = lab.path().join(format!("{heading}.tar.gz"));
     let archive = archive.to_str().unwrap();
-    let _ = lab.operator().says(&["bundle", "-o", archive]);
+    let _ = lab.operator().output(&["bundle", "-o", archive]);
     let kernel = &unpacked(archive)["kernel.txt"];
     let begin = format!("# {heading}: ");
     let lines = kernel.lines().skip_while(|line| !line.starts_with(&begin)).skip(1);

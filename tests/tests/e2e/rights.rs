@@ -122,11 +122,11 @@ fn network_serves_only_its_namespaces() {
     let applied = |text: &str| {
         let file = lab.path().join("network.yaml");
         fs::write(&file, text).unwrap();
-        lab.operator().says(&["apply", "-f", file.to_str().unwrap()])
+        lab.operator().output(&["apply", "-f", file.to_str().unwrap()])
     };
     let _ = applied("name: red\nnamespaces: [prod]\n");
     add_of(&lab, "red", &other, "dev").fails(NETWORK_NOT_ALLOWED, &["network red"]);
-    assert!(lab.operator().says(&["describe", "network", "red"]).contains("prod"));
+    assert!(lab.operator().output(&["describe", "network", "red"]).contains("prod"));
     let shown = lab.operator().get("networks");
     let red = shown.iter().find(|network| network["network"]["name"] == "red").unwrap();
     assert!(applied(&red["network"].to_string()).contains("unchanged"));

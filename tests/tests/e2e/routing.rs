@@ -130,8 +130,8 @@ fn applied_network_routes_like_file_network() {
 fn apply(lab: &Lab, network: &Value) {
     let file = lab.path().join("network.json");
     fs::write(&file, network.to_string()).unwrap();
-    let said = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
-    assert!(said.contains("created"), "{said}");
+    let printed = lab.operator().output(&["apply", "-f", file.to_str().unwrap()]);
+    assert!(printed.contains("created"), "{printed}");
 }
 
 /// A pod with a router's address would get a route to itself.

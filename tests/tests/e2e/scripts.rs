@@ -44,12 +44,12 @@ fn text(output: &Output) -> String {
 #[test]
 fn demo_prints_few_lines() {
     let output = run(hack("demo").env("OFFLOAD_USERNS", "1"));
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
     for words in ["16 VFs", "mutual TLS", "ping v4", "ping v6", "left      nothing"] {
-        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+        assert!(printed.contains(words), "{words:?} is not in:\n{printed}");
     }
-    assert!(said.lines().count() <= 16, "{said}");
+    assert!(printed.lines().count() <= 16, "{printed}");
 }
 
 /// A fake cargo for `hack/test`: everything builds, and one of three tests fails.
@@ -100,16 +100,16 @@ fn failures_are_repeated_before_the_count() {
     let mut script = Command::new(folder.path().join("hack/test"));
     let output = run(script.arg("unit").env("PATH", tools).env_remove("CARGO_TARGET_DIR"));
     assert!(!output.status.success());
-    let said = text(&output);
-    let (_, end) = said.split_once("== what failed").expect(&said);
+    let printed = text(&output);
+    let (_, end) = printed.split_once("== what failed").expect(&printed);
     let expected = "
 pool::gives_each_once: thread 'pool::gives_each_once' panicked at pool.rs:7:5:
 assertion failed: first < second
 ";
     let (reasons, counts) = end.split_at(expected.len());
-    assert_eq!(reasons, expected, "{said}");
+    assert_eq!(reasons, expected, "{printed}");
     // The three tests and the build.
-    assert_eq!(counts.lines().next(), Some("3 passed, 1 failed, 0 skipped"), "{said}");
+    assert_eq!(counts.lines().next(), Some("3 passed, 1 failed, 0 skipped"), "{printed}");
 }
 
 /// A test binary with four tests, one of which fails.
@@ -161,8 +161,8 @@ fn chosen_for(files: &[&str]) -> Vec<String> {
     }
     let mut script = Command::new(folder.path().join("hack/test"));
     let base = if files.is_empty() { "0000000" } else { "HEAD" };
-    let said = text(&run(script.args(["changed", "--list"]).env("CI_BASE", base)));
-    let chosen = said.lines().filter_map(|line| line.trim().strip_prefix("chosen: "));
+    let printed = text(&run(script.args(["changed", "--list"]).env("CI_BASE", base)));
+    let chosen = printed.lines().filter_map(|line| line.trim().strip_prefix("chosen: "));
     chosen.map(|line| line.split(',').next().unwrap().to_owned()).collect()
 }
 
@@ -256,11 +256,11 @@ fn no_script_redefines_a_sourced_function() {
 
 #[test]
 fn demo_says_what_stays() {
-    let said = text(&run(hack("demo").arg("--help")));
+    let printed = text(&run(hack("demo").arg("--help")));
     for words in ["What stays", "MB in target/", "Debian packages", "iproute2"] {
-        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+        assert!(printed.contains(words), "{words:?} is not in:\n{printed}");
     }
-    assert!(!said.contains("nothing is left"), "{said}");
+    assert!(!printed.contains("nothing is left"), "{printed}");
 }
 
 /// The block of CONNECTIVITY.md that a reader runs in the lab.
@@ -279,9 +279,9 @@ fn connectivity_example_works() {
     let mut example = Command::new("bash");
     example.args(["-euo", "pipefail", "-c", &example_of_the_lab()]);
     let output = run(example.current_dir(path("").join("..")).env("OFFLOAD_LAB", &lab.name));
-    let said = text(&output);
-    assert!(output.status.success() && said.contains("network/way-out deleted"), "{said}");
-    assert!(said.contains(" 1 received") && said.contains("tcp . 8080"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains("network/way-out deleted"), "{printed}");
+    assert!(printed.contains(" 1 received") && printed.contains("tcp . 8080"), "{printed}");
 }
 
 /// What a reader of TUTORIAL.md types: blocks of `sh`, and the lines after prompts in blocks of `console`.
@@ -307,8 +307,8 @@ fn tutorial_works() {
     let mut reader = Command::new("bash");
     reader.args(["-uc", &typed_in_the_tutorial()]).current_dir(path("").join(".."));
     let output = run(reader.env("OFFLOAD_LAB", &lab.name).env("OFFLOAD_BIN_DIR", programs));
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
     let shown = [
         " 3 received",
         "Repaired",
@@ -319,7 +319,7 @@ fn tutorial_works() {
         "the lab is down",
     ];
     for words in shown {
-        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+        assert!(printed.contains(words), "{words:?} is not in:\n{printed}");
     }
 }
 
@@ -355,13 +355,16 @@ fn unknown_script_arguments_are_refused() {
     ] {
         let words: Vec<_> = line.split(' ').collect();
         let output = run(hack(words[0]).args(&words[1..]).current_dir(&folder));
-        let said = text(&output);
+        let printed = text(&output);
         let last = words[words.len() - 1];
-        assert!(!output.status.success() && said.contains(&format!("argument {last};")), "{said}");
+        assert!(
+            !output.status.success() && printed.contains(&format!("argument {last};")),
+            "{printed}"
+        );
         assert_eq!(
-            said.lines().count(),
+            printed.lines().count(),
             1,
-            "{line}: a script that does something says more: {said}"
+            "{line}: a script that does something says more: {printed}"
         );
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "{line}");
     }
@@ -384,10 +387,13 @@ fn invalid_script_numbers_are_refused() {
         // A script that continues must end at some time.
         let mut bounded = Command::new("timeout");
         let output = run(bounded.arg("10").arg(path(words[0])).args(&words[1..]));
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{line}: {printed}");
         let expected = format!("{}: {} needs a number", words[0], words[1]);
-        assert!(said.starts_with(&expected) && said.lines().count() == 1, "{line}: {said}");
+        assert!(
+            printed.starts_with(&expected) && printed.lines().count() == 1,
+            "{line}: {printed}"
+        );
     }
 }
 
@@ -404,9 +410,9 @@ fn soak_refuses_too_many_hosts() {
 fn soak_refuses_unknown_hazards() {
     for line in [&["--without", "kills"][..], &["--without"]] {
         let output = run(hack("soak").args(line));
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.starts_with("soak: --without needs one of hostile, dying, "), "{said}");
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.starts_with("soak: --without needs one of hostile, dying, "), "{printed}");
     }
 }
 
@@ -422,14 +428,14 @@ fn unfinished_soak_is_reported() {
     fs::write(folder.path().join("later.log"), later).unwrap();
     let mut command = hack("reliability");
     let output = run(command.args(["--logs", "soaks.log", "later.log"]).current_dir(&folder));
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
-    let rows: Vec<_> = said.lines().filter(|line| line.ends_with(" |")).skip(1).collect();
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    let rows: Vec<_> = printed.lines().filter(|line| line.ends_with(" |")).skip(1).collect();
     let ended = |seed, commit| format!("| {seed} | {commit} | {GOOD} |");
     let not_ended = |seed| format!("| {seed} | unknown | came to no end |");
     let expected =
         [not_ended(1), ended("2", "aaaaaaaaaa"), not_ended(3), ended(SLOW, "bbbbbbbbbb")];
-    assert_eq!(rows, expected, "{said}");
+    assert_eq!(rows, expected, "{printed}");
 }
 
 #[test]
@@ -442,14 +448,14 @@ fn fuzzing_figures_are_summed_by_commit() {
     };
     let logs = [log("aaaaaaaaaa", 1), log("aaaaaaaaaa", 10), log("bbbbbbbbbb", 100)];
     fs::write(folder.path().join("fuzz.log"), logs.concat()).unwrap();
-    let said = text(&run(hack("reliability").args(["--logs", "fuzz.log"]).current_dir(&folder)));
+    let printed = text(&run(hack("reliability").args(["--logs", "fuzz.log"]).current_dir(&folder)));
     for row in [
         "| 11 | aaaaaaaaaa | cni_input |",
         "| 22 | aaaaaaaaaa | in all |",
         "| 100 | bbbbbbbbbb | agent_call |",
         "| 200 | bbbbbbbbbb | in all |",
     ] {
-        assert!(said.contains(row), "{row} is not in:\n{said}");
+        assert!(printed.contains(row), "{row} is not in:\n{printed}");
     }
 }
 
@@ -476,8 +482,8 @@ fn figures_page_refuses_incomplete_logs() {
     ] {
         fs::write(folder.path().join("a.log"), &log).unwrap();
         let output = run(hack("reliability").args(["--write", "a.log"]).current_dir(&folder));
-        let said = text(&output);
-        assert!(!output.status.success() && said.contains(expected), "{log}: {said}");
+        let printed = text(&output);
+        assert!(!output.status.success() && printed.contains(expected), "{log}: {printed}");
     }
 }
 
@@ -599,8 +605,8 @@ fn card_check(lab: &HackLab, arguments: &[&str], variables: &[(&str, &str)]) -> 
     let mut check = hack("card-check");
     check.envs(lab.environment()).envs(variables.iter().copied());
     let output = run(check.args(["--count", "2", "--to"]).arg(&file).args(arguments));
-    let said = text(&output);
-    assert!(said.contains("the report is in "), "{said}");
+    let printed = text(&output);
+    assert!(printed.contains("the report is in "), "{printed}");
     assert!(!text(&run(Command::new("ip").args(["netns", "list"]))).contains("card-check"));
     (fs::read_to_string(file).unwrap(), output.status.success())
 }
@@ -703,8 +709,8 @@ fn failed_lab_program_is_reported() {
         let good = fs::read_to_string(&path).unwrap();
         fs::write(&path, good.replacen("state_dir", "state_dri", 1)).unwrap();
         let output = lab.run(&["restart", what]);
-        let said = text(&output);
-        assert!(!output.status.success() && said.contains("`state_dir`"), "{said}");
+        let printed = text(&output);
+        assert!(!output.status.success() && printed.contains("`state_dir`"), "{printed}");
         assert!(text(&lab.run(&["env"])).contains(&format!("the {what} has ended")));
         fs::write(&path, good).unwrap();
         // Its end is known already.
@@ -722,11 +728,11 @@ fn refused_lab_program_is_reported() {
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replacen("\"node-1\"", "\"node-2\"", 1)).unwrap();
     let output = lab.run(&["restart", "service"]);
-    let said = text(&output);
-    assert!(!output.status.success() && said.contains("HOST_UNKNOWN"), "{said}");
+    let printed = text(&output);
+    assert!(!output.status.success() && printed.contains("HOST_UNKNOWN"), "{printed}");
     let output = lab.run(&["restart", "agent"]);
-    let said = text(&output);
-    assert!(!output.status.success() && said.contains("HOST_UNKNOWN"), "{said}");
+    let printed = text(&output);
+    assert!(!output.status.success() && printed.contains("HOST_UNKNOWN"), "{printed}");
     fs::write(&path, good).unwrap();
     assert_eq!(text(&lab.run(&["restart", "service"])), "service runs again\n");
 }
@@ -734,13 +740,17 @@ fn refused_lab_program_is_reported() {
 #[test]
 fn second_start_of_lab_leaves_it_alone() {
     let lab = HackLab::new();
-    let said = thread::scope(|scope| {
+    let printed = thread::scope(|scope| {
         let ups = [(), ()].map(|()| scope.spawn(|| lab.run(&["up", "--vfs", "2"])));
         ups.map(|up| text(&up.join().unwrap()))
     });
-    let count = |words: &str| said.iter().filter(|said| said.contains(words)).count();
-    assert_eq!((count("the lab is up: 2 VFs"), count("the lab is up already")), (1, 1), "{said:?}");
-    assert_eq!(count("another hack/lab is at work"), 1, "{said:?}");
+    let count = |words: &str| printed.iter().filter(|printed| printed.contains(words)).count();
+    assert_eq!(
+        (count("the lab is up: 2 VFs"), count("the lab is up already")),
+        (1, 1),
+        "{printed:?}"
+    );
+    assert_eq!(count("another hack/lab is at work"), 1, "{printed:?}");
     lab.succeeds(&["restart", "agent"]);
     lab.succeeds(&["down"]);
     assert_eq!(lab.left(), "");
@@ -834,10 +844,10 @@ fn two_dpu_ovs_lab_pods_reach_each_other() {
 fn cluster_refuses_a_folder_without_kubelet() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(hack("cluster").arg("up").env("OFFLOAD_KUBERNETES_DIR", folder.path()));
-    let said = text(&output);
-    assert!(!output.status.success(), "{said}");
+    let printed = text(&output);
+    assert!(!output.status.success(), "{printed}");
     let named = format!("OFFLOAD_KUBERNETES_DIR={} has no kubelet", folder.path().display());
-    assert!(said.contains(&named), "{said}");
+    assert!(printed.contains(&named), "{printed}");
 }
 
 /// A cached download is used: its folder is named after the versions.
@@ -871,16 +881,16 @@ fn cluster_versions_match_running_programs() {
     let mut versions = hack("cluster");
     versions.arg("versions").env("OFFLOAD_CLUSTER_DIR", cache.path());
     let output = run(versions.env("OFFLOAD_KUBERNETES_DIR", programs.path()));
-    let said = text(&output);
+    let printed = text(&output);
     for line in [
         "kubernetes kubelet 9.9 --version",
         "etcd-server etcd 9.9 --version",
         "containerd 1",
         "kubernetes-client kubectl 9.9 version --client",
     ] {
-        assert!(said.lines().any(|it| it == line), "{line}: {said}");
+        assert!(printed.lines().any(|it| it == line), "{line}: {printed}");
     }
-    assert!(output.status.success() && !said.contains("etcd-server 3"), "{said}");
+    assert!(output.status.success() && !printed.contains("etcd-server 3"), "{printed}");
 }
 
 #[test]

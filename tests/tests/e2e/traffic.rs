@@ -67,7 +67,7 @@ fn number(counters: &Value, name: &str) -> u64 {
 
 /// Counters of `dpuctl top -o json`, with the guard's drops.
 fn top_counts(lab: &Lab, of: &Attached) -> (Carried, u64) {
-    let look = lab.operator().says(&["top", "--once", "-o", "json"]);
+    let look = lab.operator().output(&["top", "--once", "-o", "json"]);
     let look: Value = serde_json::from_str(&look).unwrap();
     let attachments = look["attachments"].as_array().unwrap();
     let found = attachments.iter().find(|it| it["attachmentId"] == of.id).unwrap();
@@ -103,7 +103,7 @@ fn pod_counters_match_the_kernel() {
     wait_for("all to tell the same", LIMIT, || {
         let kernel = kernel_counts(&lab, &one);
         let (top, drops) = top_counts(&lab, &one);
-        let described = lab.operator().says(&["describe", "attachment", &one.id]);
+        let described = lab.operator().output(&["describe", "attachment", &one.id]);
         let is_described = described.contains(&format!(" in {} packets\n", kernel[1]))
             && described.contains(&format!("\nGuard drops:   {drops}\n"))
             && described.contains("\nIn hardware:   no\n");
@@ -122,7 +122,7 @@ fn top_sorts_pods_by_rate() {
     let [idle, one, other] = ["idle", "one", "other"].map(|label| Attached::new(&lab, label));
     let mut sending = one.goes_on_sending(&other.address);
     wait_for("the two to be seen sending", LIMIT, || {
-        let table = lab.operator().says(&["top", "--once", "--interval", "1", "-o", "wide"]);
+        let table = lab.operator().output(&["top", "--once", "--interval", "1", "-o", "wide"]);
         let rows: Vec<Vec<_>> =
             table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         let is_last = idle.id.starts_with(rows[2][0]);
@@ -144,14 +144,14 @@ fn attachment_without_port_has_no_counters() {
     lab.card.program.crash();
     lab.card.dpu.ip(&["link", "delete", &attached.representor]);
     wait_for("its port is gone", LIMIT, || {
-        let look = lab.operator().says(&["top", "--once", "-o", "json"]);
+        let look = lab.operator().output(&["top", "--once", "-o", "json"]);
         let look: Value = serde_json::from_str(&look).unwrap();
         look["attachments"][0]["counters"].is_null().then_some(())
     });
     wait_for("its metrics are gone", LIMIT, || {
         metrics_counts(&lab, &attached).is_none().then_some(())
     });
-    assert!(!lab.operator().says(&["describe", "attachment", &attached.id]).contains("Sent:"));
+    assert!(!lab.operator().output(&["describe", "attachment", &attached.id]).contains("Sent:"));
 }
 
 #[test]

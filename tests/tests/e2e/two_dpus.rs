@@ -124,7 +124,7 @@ fn each_agent_leaves_the_other_dpus_vfs_alone() {
     fleet.wait_until_good();
     for (dpu, domain_of_other) in [(0, "d010:"), (1, "d000:")] {
         assert_eq!(fleet.operator(dpu).get("vfs").len(), 4);
-        let found = fleet.operator(dpu).says(&["doctor"]);
+        let found = fleet.operator(dpu).output(&["doctor"]);
         assert!(!found.contains(domain_of_other), "{found}");
     }
     second.del("blue", &pods.a, "eth0").nothing();

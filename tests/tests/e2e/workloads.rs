@@ -136,7 +136,7 @@ fn workload_status_needs_a_subnet() {
     apply(&lab, "later", "");
     is_refused(caller.status(), Code::Unavailable, &bare);
     let operator = lab.operator();
-    let _ = operator.says(&["add", "subnet", "later", "10.9.0.0/24"]);
+    let _ = operator.output(&["add", "subnet", "later", "10.9.0.0/24"]);
     caller.status().unwrap();
     let reported = caller.attach(&pod, "eth0").unwrap();
     assert!(reported[0].to_string().starts_with("10.9.0."), "{reported:?}");
@@ -146,7 +146,7 @@ fn workload_status_needs_a_subnet() {
     assert!(refused.contains(&format!("address {} ", reported[0])), "{refused}");
     caller.detach(pod.name(), None).unwrap();
     lab.await_settled();
-    let _ = operator.says(&delete);
+    let _ = operator.output(&delete);
     is_refused(caller.status(), Code::Unavailable, &bare);
     lab.assert_clean_slate();
 }
@@ -240,7 +240,7 @@ fn networks_prefix_names_first_interface() {
 fn apply(lab: &Lab, name: &str, more: &str) {
     let file = lab.path().join("network.json");
     fs::write(&file, format!(r#"{{"name": {name:?}{more}}}"#)).unwrap();
-    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    let _ = lab.operator().output(&["apply", "-f", file.to_str().unwrap()]);
 }
 
 /// If no network is configured, a DPU with any network is enough: the default may come later.

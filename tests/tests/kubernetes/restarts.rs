@@ -63,8 +63,8 @@ fn restarts_lose_no_packet() {
         let ping = scope.spawn(|| run(&mut ping));
         cluster.restart("agent");
         cluster.restart("service");
-        let said = String::from_utf8(ping.join().unwrap().stdout).unwrap();
-        assert!(said.contains("400 received"), "{said}");
+        let printed = String::from_utf8(ping.join().unwrap().stdout).unwrap();
+        assert!(printed.contains("400 received"), "{printed}");
     });
     assert_eq!(what_runs(&cluster), before);
     cluster.assert_invariants();

@@ -71,9 +71,9 @@ fn services_are_reachable() {
     let service = cluster.get("service/web");
     let address = service["spec"]["clusterIP"].as_str().unwrap();
     wait_for("answers of both pods", LIMIT, || {
-        let said = (0..8).map(|_| from_pod(&cluster, "client", address, 80));
-        let said: BTreeSet<_> = said.collect();
-        (said.iter().map(String::as_str).collect::<BTreeSet<_>>() == web).then_some(())
+        let printed = (0..8).map(|_| from_pod(&cluster, "client", address, 80));
+        let printed: BTreeSet<_> = printed.collect();
+        (printed.iter().map(String::as_str).collect::<BTreeSet<_>>() == web).then_some(())
     });
     let itself = from_pod(&cluster, web.first().unwrap(), address, 80);
     assert!(web.contains(itself.as_str()), "a pod of it said {itself:?}");

@@ -52,12 +52,12 @@ fn running_container_joins_and_leaves_networks() {
     let on_both = [["eth0", "blue"], ["eth1", "green"]].map(|pair| pair.map(Value::from));
     assert_eq!(networks(&lab), on_both);
     for _ in 0..2 {
-        podman.says(&["network", "disconnect", "other", &id]).unwrap();
+        podman.output(&["network", "disconnect", "other", &id]).unwrap();
         assert_eq!(networks(&lab), on_both[..1]);
-        podman.says(&["network", "connect", "other", &id]).unwrap();
+        podman.output(&["network", "connect", "other", &id]).unwrap();
         assert_eq!(networks(&lab), on_both);
     }
-    podman.says(&["restart", "--time", "0", &id]).unwrap();
+    podman.output(&["restart", "--time", "0", &id]).unwrap();
     assert_eq!(networks(&lab), on_both);
     podman.remove(&id).unwrap();
     lab.assert_clean_slate();
@@ -69,7 +69,7 @@ fn podman_container_has_resolvers_and_addresses() {
     podman.create("green", &[]).unwrap();
     let wished = "green:ip=10.2.0.9,ip=fd00:10:2::9,mac=02:00:00:00:02:09";
     let id = podman.run_with("pod", &["--network", wished]).unwrap();
-    let resolvers = podman.says(&["exec", &id, "cat", "/etc/resolv.conf"]).unwrap();
+    let resolvers = podman.output(&["exec", &id, "cat", "/etc/resolv.conf"]).unwrap();
     assert!(resolvers.contains("nameserver 10.2.0.53"), "{resolvers}");
     assert!(resolvers.contains("search green.example"), "{resolvers}");
     let attachment = lab.operator().get("attachments").remove(0);
@@ -86,7 +86,7 @@ fn podman_inspect_shows_addresses() {
     let (lab, podman) = podman();
     let id = podman.run("pod").unwrap();
     let format = "{{json .NetworkSettings.Networks.blue}}";
-    let shown = podman.says(&["inspect", "--format", format, &id]).unwrap();
+    let shown = podman.output(&["inspect", "--format", format, &id]).unwrap();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let address = |key: &str, length: &str| {
         json!(format!("{}/{}", shown[key].as_str().unwrap(), shown[length]))

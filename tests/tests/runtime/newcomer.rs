@@ -128,6 +128,6 @@ fn documented_steps_give_a_connected_container() {
     copy.args(made.debs()).arg(&path).arg(env::var_os("OFFLOAD_RUNTIMES_IMAGE").unwrap());
     // The installed programs must be used.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
-    let said = making::text(&output);
-    assert!(output.status.success() && said.contains("the pod was"), "{said}");
+    let printed = making::text(&output);
+    assert!(output.status.success() && printed.contains("the pod was"), "{printed}");
 }

@@ -16,7 +16,7 @@ fn podman_container_keeps_requested_address() {
     for _ in 0..2 {
         assert_eq!(attachment()["addresses"][0]["address"], "10.1.9.10/16");
         assert_eq!(attachment()["mac"], "02:00:00:00:09:10");
-        podman.says(&["restart", "--time", "0", &id]).unwrap();
+        podman.output(&["restart", "--time", "0", &id]).unwrap();
     }
     podman.remove(&id).unwrap();
     lab.assert_clean_slate();
@@ -33,7 +33,7 @@ fn podman_network_reload_keeps_network() {
     };
     let before = held();
     for _ in 0..2 {
-        podman.says(&["network", "reload", &id]).unwrap();
+        podman.output(&["network", "reload", &id]).unwrap();
         assert_eq!(held(), before);
     }
     podman.remove(&id).unwrap();

@@ -162,7 +162,7 @@ fn software_card_serves_pods_after_reboot_and_kill() {
     }
     // The installed programs must be used.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
-    let said = making::text(&output);
-    assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("3 packets transmitted, 3 received").count(), 3, "{said}");
+    let printed = making::text(&output);
+    assert!(output.status.success(), "{printed}");
+    assert_eq!(printed.matches("3 packets transmitted, 3 received").count(), 3, "{printed}");
 }

@@ -49,10 +49,10 @@ bandwidth = { egress_rate = 6000000000 }
 "#;
 
 /// Emulated processors may delay heartbeats by seconds.
-pub(crate) const PATIENCE: &str = "[limits]\nheartbeat_ms = 20000\n";
+pub(crate) const SLOW_HEARTBEAT: &str = "[limits]\nheartbeat_ms = 20000\n";
 
 pub(crate) fn settings() -> Settings {
-    let mut settings = Settings { service: PATIENCE.into(), ..Settings::netdevsim() };
+    let mut settings = Settings { service: SLOW_HEARTBEAT.into(), ..Settings::netdevsim() };
     settings.networks.push_str(NETWORKS);
     settings
 }
@@ -133,7 +133,7 @@ fn card_has_rates_while_attached() {
 #[test]
 fn operators_see_card_abilities() {
     let lab = Lab::start(&settings());
-    let described = lab.operator().says(&["describe", "dpu"]);
+    let described = lab.operator().output(&["describe", "dpu"]);
     let row = |begin: &str| {
         let line = described.lines().find(|line| line.starts_with(begin));
         line.unwrap_or_else(|| panic!("{described}")).split_whitespace().collect::<Vec<_>>()
@@ -168,7 +168,7 @@ fn of_card<'a>(lab: &Lab, described: &'a str, name: &str) -> &'a str {
 fn card_without_trap_guards_in_software() {
     let _without_trap = WithoutTrap::new();
     let lab = Lab::start(&settings());
-    let described = lab.operator().says(&["describe", "dpu"]);
+    let described = lab.operator().output(&["describe", "dpu"]);
     let filters = of_card(&lab, &described, "filters");
     assert_eq!(filters.split_whitespace().nth(2), Some("no"), "{filters}");
     assert!(filters.ends_with("Not implemented offload action"), "{filters}");

@@ -7,7 +7,7 @@ use nix::sys::socket::{LinkAddr, MsgFlags, recvfrom, sendto};
 
 use crate::{announce::capture, support::TestNetns};
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 const USED: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 
 /// A namespace whose link `p0`, a bridge port, is connected to the link `wire` of a second one that has both addresses.
@@ -65,12 +65,12 @@ fn machines_behind_bridge_port_answer() {
     let (dpu, machine) = beyond_a_bridge();
     let addresses = ["192.0.2.7", "192.0.2.8", "2001:db8::7", "2001:db8::8"];
     let probes = addresses.map(|address| probe(&dpu, "p0", None, address));
-    let used = found(&dpu, || who_has_beyond(&probes, PATIENCE));
+    let used = found(&dpu, || who_has_beyond(&probes, TIMEOUT));
     assert_eq!(used, at(mac_of(&machine, "wire")));
     let in_vlan = USED.map(|address| probe(&dpu, "p0", Some(100), address));
-    assert_eq!(found(&dpu, || who_has_beyond(&in_vlan, PATIENCE)), []);
+    assert_eq!(found(&dpu, || who_has_beyond(&in_vlan, TIMEOUT)), []);
     let gone = Probe { link: 1_000_000, ..probes[0] };
-    assert_eq!(found(&dpu, || who_has_beyond(&[gone], PATIENCE)), []);
+    assert_eq!(found(&dpu, || who_has_beyond(&[gone], TIMEOUT)), []);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn machines_on_own_link_answer() {
     }
     wait_for_carrier(&dpu, "own");
     let probes = USED.map(|address| probe(&dpu, "own", None, address));
-    assert_eq!(found(&dpu, || who_else_has(&probes, PATIENCE)), at(mac_of(&machine, "wire")));
+    assert_eq!(found(&dpu, || who_else_has(&probes, TIMEOUT)), at(mac_of(&machine, "wire")));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn probes_leave_neighbour_caches_unchanged() {
         neighbour.run(&format!("ip neigh replace {address} lladdr {KNOWN} dev eth0 nud stale"));
     }
     let probes = USED.map(|address| probe(&dpu, "p0", None, address));
-    let used = found(&dpu, || who_has_beyond(&probes, PATIENCE));
+    let used = found(&dpu, || who_has_beyond(&probes, TIMEOUT));
     assert_eq!(used, at(mac_of(&machine, "wire")));
     let cache = neighbour.run("ip neigh show dev eth0");
     assert_eq!(cache.matches(KNOWN).count(), USED.len(), "{cache}");
@@ -140,7 +140,7 @@ fn answers_count_only_in_their_vlan() {
         }
     });
     let probes = [probe(&dpu, "p0", Some(100), "192.0.2.9")];
-    let used = found(&dpu, || who_has_beyond(&probes, PATIENCE));
+    let used = found(&dpu, || who_has_beyond(&probes, TIMEOUT));
     answering.join().unwrap();
     assert_eq!(used, [("192.0.2.9".parse().unwrap(), MacAddress([2, 0, 0, 0, 9, 2]))]);
 }

@@ -6,7 +6,7 @@ use e2e::{program, run};
 use tempfile::TempDir;
 
 use super::{
-    making::{Made, says, text},
+    making::{Made, output_of, text},
     tree::architecture,
 };
 
@@ -23,7 +23,7 @@ const FILES: [(&str, &str, &str, &str); 2] = [
 fn unpacked(package: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let deb = Made::of_stand_ins().deb(package, &architecture());
-    says(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(folder.path()));
+    output_of(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(folder.path()));
     folder
 }
 
@@ -50,9 +50,9 @@ fn shipped_configurations_are_refused_in_one_line() {
     for (package, name, file, words) in FILES {
         let folder = unpacked(package);
         let file = folder.path().join("etc/dpu-offload").join(file);
-        let (code, said) = checked(name, &file);
-        assert_eq!(code, Some(BAD_CONFIGURATION), "{name}: {said}");
-        assert!(said.lines().count() == 1 && said.contains(words), "{name}: {said}");
+        let (code, printed) = checked(name, &file);
+        assert_eq!(code, Some(BAD_CONFIGURATION), "{name}: {printed}");
+        assert!(printed.lines().count() == 1 && printed.contains(words), "{name}: {printed}");
     }
 }
 
@@ -77,8 +77,11 @@ fn examples_of_shipped_configurations_are_valid() {
         let path = folder.path().join("etc/dpu-offload").join(file);
         fs::write(&path, with_examples(&fs::read_to_string(&path).unwrap())).unwrap();
         // The file is valid: only the site's certificates are missing.
-        let (_, said) = checked(name, &path);
-        assert!(said.contains("/etc/dpu-offload/tls/") && said.lines().count() == 1, "{said}");
+        let (_, printed) = checked(name, &path);
+        assert!(
+            printed.contains("/etc/dpu-offload/tls/") && printed.lines().count() == 1,
+            "{printed}"
+        );
     }
 }
 
@@ -87,7 +90,7 @@ fn whole_configurations_come_as_examples() {
     for (package, name, file, _) in FILES {
         let folder = unpacked(package);
         let examples = folder.path().join("usr/share/doc").join(package).join("examples");
-        let (_, said) = checked(name, &examples.join(file));
-        assert!(said.contains("/etc/dpu-offload/tls/"), "{name}: {said}");
+        let (_, printed) = checked(name, &examples.join(file));
+        assert!(printed.contains("/etc/dpu-offload/tls/"), "{name}: {printed}");
     }
 }

@@ -10,7 +10,7 @@ use e2e::run;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::making::{Made, fill, package, says, text};
+use super::making::{Made, fill, output_of, package, text};
 
 /// The unpacked layout of an image.
 struct Layout {
@@ -39,11 +39,11 @@ impl Layout {
 }
 
 fn unpack(archive: &Path, folder: &Path) {
-    says(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder));
+    output_of(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(folder));
 }
 
 fn digest_of(path: &Path) -> String {
-    says(Command::new("sha256sum").arg(path))[..64].to_owned()
+    output_of(Command::new("sha256sum").arg(path))[..64].to_owned()
 }
 
 #[test]
@@ -73,14 +73,14 @@ fn check_image(layout: &Layout, descriptor: &Value, program: &str) {
     assert_eq!(config["config"]["Entrypoint"][0], format!("/usr/bin/{program}"));
     let packed = layout.blob(&manifest["layers"][0]);
     let layer = layout.folder.path().join("layer");
-    fs::write(&layer, says_bytes(Command::new("gzip").arg("-dc").arg(packed))).unwrap();
+    fs::write(&layer, output_bytes_of(Command::new("gzip").arg("-dc").arg(packed))).unwrap();
     assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", digest_of(&layer)));
     if descriptor["platform"]["architecture"] == "amd64" {
         check_that_it_runs(&layer, program);
     }
 }
 
-fn says_bytes(command: &mut Command) -> Vec<u8> {
+fn output_bytes_of(command: &mut Command) -> Vec<u8> {
     let output = run(command);
     assert!(output.status.success(), "{command:?}");
     output.stdout
@@ -90,10 +90,10 @@ fn says_bytes(command: &mut Command) -> Vec<u8> {
 fn check_that_it_runs(layer: &Path, program: &str) {
     let root = tempfile::tempdir().unwrap();
     unpack(layer, root.path());
-    let said = says(
+    let printed = output_of(
         Command::new("chroot").arg(root.path()).args([&format!("/usr/bin/{program}"), "it runs"]),
     );
-    assert_eq!(said, "it runs\n");
+    assert_eq!(printed, "it runs\n");
 }
 
 #[test]
@@ -103,8 +103,11 @@ fn dynamic_program_makes_no_image() {
     // A program of Debian: dynamic, and quick to copy.
     fill(&from, |path| assert!(fs::copy("/bin/true", path).unwrap() > 0));
     let output = run(package(&folder.path().join("to"), &[from]).args(["--only", "image"]));
-    let said = text(&output);
-    assert!(!output.status.success() && said.contains("host-shim-agent is not static"), "{said}");
+    let printed = text(&output);
+    assert!(
+        !output.status.success() && printed.contains("host-shim-agent is not static"),
+        "{printed}"
+    );
     assert!(!folder.path().join("to").exists());
 }
 
@@ -113,7 +116,7 @@ fn image_can_include_libraries() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     fill(&from, |path| assert!(fs::copy("/bin/echo", path).unwrap() > 0));
-    says(package(&to, &[from]).args(["--only", "image", "--with-libraries"]));
+    output_of(package(&to, &[from]).args(["--only", "image", "--with-libraries"]));
     let layout = Layout::of(&Made { folder: to }.file("dpu-offload-agent_", ".oci.tar"));
     let index = layout.json("index.json");
     let all = layout.json(layout.blob(&index["manifests"][0]));

@@ -10,14 +10,14 @@ use e2e::run;
 
 use super::{
     copy::COPY,
-    making::{Made, says, text},
+    making::{Made, output_of, text},
     tree::{AGENT_FILE, ALL, LINK, Tree, architecture, debs},
 };
 
 /// A later version of a package with another shipped configuration.
 fn later(deb: &Path, configuration: &str, folder: &Path) -> PathBuf {
     let (tree, later) = (folder.join("later"), folder.join("later.deb"));
-    says(Command::new("dpkg-deb").arg("-R").arg(deb).arg(&tree));
+    output_of(Command::new("dpkg-deb").arg("-R").arg(deb).arg(&tree));
     let control = fs::read_to_string(tree.join("DEBIAN/control")).unwrap();
     let lines = control
         .lines()
@@ -29,7 +29,7 @@ fn later(deb: &Path, configuration: &str, folder: &Path) -> PathBuf {
     .unwrap();
     let text = fs::read_to_string(tree.join(configuration)).unwrap();
     fs::write(tree.join(configuration), format!("{text}# later\n")).unwrap();
-    says(
+    output_of(
         Command::new("dpkg-deb").args(["-Znone", "--root-owner-group", "-b"]).arg(tree).arg(&later),
     );
     later
@@ -50,7 +50,7 @@ fn purge_removes_files_and_state() {
     tree.write("etc/dpu-offload/networks.d/storage.conf", "");
     // The stand-in for the agent prints its last argument, which counts as a pod.
     let mut remove = tree.dpkg_command(&[&["--remove"], &ALL[..]].concat());
-    says(remove.env("DPU_OFFLOAD_REMOVE", "yes"));
+    output_of(remove.env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(
         tree.path("var/lib/dpu-offload/agent/records.redb").exists()
             && tree.path(AGENT_FILE).exists()
@@ -73,7 +73,8 @@ fn upgrade_keeps_user_changes_and_plugin() {
     let deb = made.deb("dpu-offload-host", &architecture());
     tree.installs(std::slice::from_ref(&deb));
     tree.write(AGENT_FILE, "# mine\n");
-    let inode = |path: &str| says(Command::new("stat").args(["-c", "%i"]).arg(tree.path(path)));
+    let inode =
+        |path: &str| output_of(Command::new("stat").args(["-c", "%i"]).arg(tree.path(path)));
     let (plugin, link) = (inode("usr/lib/cni/host-shim"), inode(LINK));
     tree.installs(&[later(&deb, AGENT_FILE, folder.path())]);
     assert_eq!(tree.read(AGENT_FILE), "# mine\n");
@@ -102,10 +103,10 @@ fn foreign_plugin_file_stays() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.write(LINK, "by hand");
     let deb = made.deb("dpu-offload-host", &architecture());
-    let said = tree.installs(&[deb]);
+    let printed = tree.installs(&[deb]);
     assert!(
-        said.contains("/opt/cni/bin/host-shim stays") && said.contains("dpkg-reconfigure"),
-        "{said}"
+        printed.contains("/opt/cni/bin/host-shim stays") && printed.contains("dpkg-reconfigure"),
+        "{printed}"
     );
     tree.set_program("host-shim-agent", "exit 3");
     tree.dpkg_does(&["--purge", "dpu-offload-host"]);
@@ -118,10 +119,10 @@ fn failed_installation_can_be_resumed() {
     tree.write("opt/cni", "a file where a folder should be");
     let deb = made.deb("dpu-offload-host", &architecture());
     let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
-    let said = text(&output);
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("a link to /usr/lib/cni/host-shim"), "{said}");
-    assert!(said.contains("go on with: dpkg --configure dpu-offload-host"), "{said}");
+    let printed = text(&output);
+    assert!(!output.status.success(), "{printed}");
+    assert!(printed.contains("a link to /usr/lib/cni/host-shim"), "{printed}");
+    assert!(printed.contains("go on with: dpkg --configure dpu-offload-host"), "{printed}");
     fs::remove_file(tree.path("opt/cni")).unwrap();
     tree.dpkg_does(&["--configure", "dpu-offload-host"]);
     assert!(fs::symlink_metadata(tree.path(LINK)).is_ok());
@@ -145,10 +146,10 @@ fn refused_configuration_keeps_old_agent_running() {
     tree.runs(&["dpu-offload-agent.service"]);
     let deb = made.deb("dpu-offload-host", &architecture());
     let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
-    let said = text(&output);
+    let printed = text(&output);
     // The file names no DPU.
-    assert!(!output.status.success() && said.contains("as before"), "{said}");
-    assert!(said.contains("`endpoint`") && said.contains("dpkg --configure"), "{said}");
+    assert!(!output.status.success() && printed.contains("as before"), "{printed}");
+    assert!(printed.contains("`endpoint`") && printed.contains("dpkg --configure"), "{printed}");
     assert_eq!(tree.calls(), ["systemctl daemon-reload"]);
     tree.set_program("host-shim-agent", "exit 0");
     tree.dpkg_does(&["--configure", "dpu-offload-host"]);
@@ -165,9 +166,9 @@ fn upgrade_checks_with_the_name_of_the_node() {
     tree.write(AGENT_FILE, "[dpu]\nendpoint = \"192.0.2.1:7443\"\nname = \"dpu-${NODE_NAME}\"\n");
     let output =
         tree.dpkg(&["--install", made.deb("dpu-offload-host", &architecture()).to_str().unwrap()]);
-    let said = text(&output);
+    let printed = text(&output);
     // The check stops at the missing certificates.
-    assert!(said.contains("`tls`") && !said.contains("NODE_NAME"), "{said}");
+    assert!(printed.contains("`tls`") && !printed.contains("NODE_NAME"), "{printed}");
 }
 
 #[test]
@@ -179,10 +180,10 @@ fn removal_stops_programs_and_names_conflist() {
     tree.calls();
     tree.write("etc/cni/net.d/10-dpu-offload.conflist", r#"{"plugins": [{"type": "host-shim"}]}"#);
     tree.write(AGENT_FILE, "[[host_port]]\nnetwork = \"blue\"\n");
-    let said = tree.dpkg_does(&["--remove", "dpu-offload-host"]);
-    assert!(said.contains("etc/cni/net.d/10-dpu-offload.conflist, too"), "{said}");
+    let printed = tree.dpkg_does(&["--remove", "dpu-offload-host"]);
+    assert!(printed.contains("etc/cni/net.d/10-dpu-offload.conflist, too"), "{printed}");
     let of_host = format!("the host ports of {} stay", tree.path(AGENT_FILE).display());
-    assert!(said.contains(&of_host), "{said}");
+    assert!(printed.contains(&of_host), "{printed}");
     let stopped = ["socket", "service"]
         .map(|kind| format!("deb-systemd-invoke stop dpu-offload-agent.{kind}"));
     assert_eq!(tree.calls(), [&stopped[..], &["systemctl daemon-reload".to_owned()]].concat());
@@ -192,7 +193,7 @@ fn removal_stops_programs_and_names_conflist() {
 fn units_start_packaged_programs() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.installs(&debs(&made));
-    let units = says(
+    let units = output_of(
         Command::new("find").arg(tree.path("usr/lib/systemd/system")).args(["-name", "*.service"]),
     );
     assert_eq!(units.lines().count(), 4, "{units}");
@@ -236,9 +237,9 @@ fn ci_example_runs_pods_on_a_dpu() {
     copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/made/apt.conf");
     // The lab must use the installed programs.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
     for expected in ["3 received", "Attached", "lab is down"] {
-        assert!(said.contains(expected), "{expected:?} is not in:\n{said}");
+        assert!(printed.contains(expected), "{expected:?} is not in:\n{printed}");
     }
 }

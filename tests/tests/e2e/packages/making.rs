@@ -28,7 +28,7 @@ pub(super) fn text(output: &Output) -> String {
 }
 
 /// The output of a command that must succeed.
-pub(super) fn says(command: &mut Command) -> String {
+pub(super) fn output_of(command: &mut Command) -> String {
     let output = run(command);
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     String::from_utf8(output.stdout).unwrap()
@@ -47,7 +47,7 @@ impl Made {
             fill(&from, |path| {
                 let name = path.file_name().unwrap().to_str().unwrap();
                 // Strip like a release: test builds may have symbols.
-                says(Command::new("strip").arg("-o").arg(path).arg(program(name)));
+                output_of(Command::new("strip").arg("-o").arg(path).arg(program(name)));
             });
             package(to, &[from]).args(["--only", "deb"]).output().unwrap()
         })
@@ -144,7 +144,7 @@ fn build_stand_in(path: &Path) {
         "#include <stdio.h>\nint main(int c, char **v) { return puts(v[c - 1]) < 0; }\n",
     )
     .unwrap();
-    says(Command::new("cc").args(["-static", "-s", "-o"]).arg(path).arg(source));
+    output_of(Command::new("cc").args(["-static", "-s", "-o"]).arg(path).arg(source));
 }
 
 /// Stand-ins for this architecture, and a copy whose header says arm64.

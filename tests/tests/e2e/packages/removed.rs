@@ -8,7 +8,7 @@ use std::{
 use e2e::run;
 
 use super::{
-    making::{Made, says, text},
+    making::{Made, output_of, text},
     tree::{AGENT_FILE, Tree, architecture, debs},
 };
 
@@ -43,8 +43,8 @@ fn is_installed(tree: &Tree) -> bool {
 
 /// Output lines of the package, without dpkg's.
 fn own_lines(output: &Output) -> Vec<String> {
-    let said = text(output);
-    let own = said.lines().filter_map(|line| line.strip_prefix("dpu-offload-host: "));
+    let printed = text(output);
+    let own = printed.lines().filter_map(|line| line.strip_prefix("dpu-offload-host: "));
     own.map(str::to_owned).collect()
 }
 
@@ -95,9 +95,9 @@ fn host_with_card() -> Tree {
 fn refused_removal_stops_no_card() {
     let tree = host_with_card();
     let output = tree.dpkg(&["--remove", LAB, HOST]);
-    let said = text(&output);
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("dpu-offload-lab: not removed: 2 pods of this host "), "{said}");
+    let printed = text(&output);
+    assert!(!output.status.success(), "{printed}");
+    assert!(printed.contains("dpu-offload-lab: not removed: 2 pods of this host "), "{printed}");
     let calls = tree.calls();
     assert!(!calls.iter().any(|call| call.contains(" stop ")), "{calls:?}");
 }
@@ -109,7 +109,7 @@ fn forced_removal_stops_the_card() {
         tree.calls().iter().any(|call| call == stop)
     };
     let tree = host_with_card();
-    says(tree.dpkg_command(&["--remove", LAB]).env("DPU_OFFLOAD_REMOVE", "yes"));
+    output_of(tree.dpkg_command(&["--remove", LAB]).env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(stops(&tree));
     // One answer covers both packages.
     let tree = host_with_card();
@@ -124,8 +124,8 @@ fn removed_lab_leaves_no_drop_in() {
     let tree = Tree::new();
     tree.installs(&debs(&Made::of_stand_ins()));
     tree.write(CARD, "[Unit]\nRequires=dpu-offload-card.service\n");
-    let said = tree.dpkg_does(&["--remove", LAB]);
-    assert!(said.contains("card.conf, too") && !tree.path(CARD).exists(), "{said}");
+    let printed = tree.dpkg_does(&["--remove", LAB]);
+    assert!(printed.contains("card.conf, too") && !tree.path(CARD).exists(), "{printed}");
     assert!(!tree.path(CARD).parent().unwrap().exists());
 }
 
@@ -152,9 +152,9 @@ fn interrupted_removal_starts_again_at_configure() {
     let tree = host(NO_PODS);
     let unit = "dpu-offload-agent.service";
     tree.runs(&[unit]);
-    says(tree.script("dpu-offload-host.prerm").arg("remove"));
+    output_of(tree.script("dpu-offload-host.prerm").arg("remove"));
     tree.calls();
-    says(tree.script("dpu-offload-host.postinst").arg("configure"));
+    output_of(tree.script("dpu-offload-host.postinst").arg("configure"));
     assert!(tree.calls().contains(&format!("systemctl start {unit}")));
 }
 
@@ -193,8 +193,8 @@ fn purge_spares_another_agent() {
     tree.dpkg_does(&["--remove", HOST]);
     let records = File::open(tree.path(RECORDS)).unwrap();
     records.lock().unwrap();
-    let said = tree.dpkg_does(&["--purge", HOST]);
-    assert!(said.contains("another agent uses it"), "{said}");
+    let printed = tree.dpkg_does(&["--purge", HOST]);
+    assert!(printed.contains("another agent uses it"), "{printed}");
     assert!(tree.path(RECORDS).exists() && tree.path(socket).exists());
 }
 
@@ -210,7 +210,7 @@ fn removal_without_pods_needs_no_leave() {
 #[test]
 fn removal_is_forced_by_the_environment() {
     let tree = host(TWO_PODS);
-    says(tree.dpkg_command(&["--remove", HOST]).env("DPU_OFFLOAD_REMOVE", "yes"));
+    output_of(tree.dpkg_command(&["--remove", HOST]).env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(!tree.path("usr/lib/cni/host-shim").exists());
 }
 
@@ -260,8 +260,11 @@ fn reinstalled_agent_is_enabled_as_before() {
     }
     tree.dpkg_does(&["--remove", HOST]);
     assert!(!units.iter().any(|unit| is_enabled(unit)));
-    let said = tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
-    assert!(said.contains("enabled again") && units.iter().all(|unit| is_enabled(unit)), "{said}");
+    let printed = tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
+    assert!(
+        printed.contains("enabled again") && units.iter().all(|unit| is_enabled(unit)),
+        "{printed}"
+    );
     assert!(is_enabled("dpu-offload-agent.socket"));
     // A unit that was disabled by hand stays disabled.
     assert!(tree.systemctl(&["disable", units[1]]).status.success());
@@ -274,8 +277,8 @@ fn purge_keeps_keys_and_says_so() {
     let tree = host(NO_PODS);
     tree.write("etc/dpu-offload/tls/host.key", "a key");
     tree.write(RECORDS, "");
-    let said = tree.dpkg_does(&["--purge", HOST]);
-    assert!(said.contains("purged, except for keys and certificates in "), "{said}");
+    let printed = tree.dpkg_does(&["--purge", HOST]);
+    assert!(printed.contains("purged, except for keys and certificates in "), "{printed}");
     assert_eq!(tree.read("etc/dpu-offload/tls/host.key"), "a key");
     assert!(!tree.path(RECORDS).exists() && !tree.path(AGENT_FILE).exists());
 }

@@ -9,7 +9,7 @@ use std::{
 
 use e2e::{Lab, Settings, program, scenarios::outages::Pair};
 
-use super::making::says;
+use super::making::output_of;
 
 /// Programs of a host: plugin and agent.
 const PROGRAMS: [&str; 2] = ["host-shim", "host-shim-agent"];
@@ -22,7 +22,7 @@ const MOST_MIB: u64 = 48;
 
 /// Libraries that a program loads.
 fn libraries(program: &Path) -> Vec<PathBuf> {
-    let listed = says(Command::new("ldd").arg(program));
+    let listed = output_of(Command::new("ldd").arg(program));
     let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
     paths.map(PathBuf::from).collect()
 }
@@ -66,7 +66,7 @@ fn host_programs_need_nothing_else_on_the_host() {
     PROGRAMS.iter().for_each(|name| install(root.path(), &program(name)));
     let stripped = PROGRAMS.map(|name| {
         let path = root.path().join("bin").join(name);
-        let _ = says(Command::new("strip").arg(&path));
+        let _ = output_of(Command::new("strip").arg(&path));
         fs::metadata(path).unwrap().len()
     });
     let mib = stripped.iter().sum::<u64>() >> 20;

@@ -11,7 +11,7 @@ use std::{
 use e2e::run;
 use tempfile::TempDir;
 
-use super::making::{Made, says, text};
+use super::making::{Made, output_of, text};
 
 pub(super) const ALL: [&str; 4] =
     ["dpu-offload-host", "dpu-offload-dpu", "dpuctl", "dpu-offload-lab"];
@@ -118,7 +118,7 @@ impl Tree {
     pub(super) fn preseed(&self, line: &str) {
         let mut preseed = Command::new("sh");
         preseed.args(["-c", "echo \"$0\" | debconf-set-selections", line]);
-        says(preseed.env("DPKG_ROOT", self.root.path()));
+        output_of(preseed.env("DPKG_ROOT", self.root.path()));
     }
 
     /// Runs the real systemctl on the tree's files.
@@ -165,12 +165,12 @@ impl Tree {
             "-printf",
             "%P\n",
         ]);
-        says(&mut find).lines().map(str::to_owned).collect()
+        output_of(&mut find).lines().map(str::to_owned).collect()
     }
 }
 
 pub(super) fn architecture() -> String {
-    says(Command::new("dpkg").arg("--print-architecture")).trim().to_owned()
+    output_of(Command::new("dpkg").arg("--print-architecture")).trim().to_owned()
 }
 
 pub(super) fn debs(made: &Made) -> Vec<PathBuf> {
