@@ -69,12 +69,12 @@ impl LinkState {
         self
     }
 
-    /// Lists the aspects that differ from `original`, each in a few words. A part that only one side has is not
-    /// compared. The same applies to aspects that the driver refused to report for `original`.
+    /// Lists the aspects that differ from `baseline`, each in a few words. A part that only one side has is not
+    /// compared. The same applies to aspects that the driver refused to report for `baseline`.
     #[must_use]
-    pub fn differences_from(&self, original: &Self) -> Vec<String> {
+    pub fn differences_from(&self, baseline: &Self) -> Vec<String> {
         let parts = self.parts.iter();
-        let both = parts.filter_map(|(part, now)| Some((now, original.parts.get(part)?)));
+        let both = parts.filter_map(|(part, now)| Some((now, baseline.parts.get(part)?)));
         both.flat_map(|(now, was)| differences(now, was)).collect()
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         let mut now = LinkState::of_link(&link);
         let gone = Aspects::from([("ethtool feature x".to_owned(), ON.to_owned())]);
         now.parts.insert(Part::Ethtool, gone);
-        assert_eq!(now.differences_from(&original), ["its MTU is 1400 instead of 1500"]);
+        assert_eq!(now.differences_from(&baseline), ["its MTU is 1400 instead of 1500"]);
     }
 
     #[test]

@@ -98,9 +98,9 @@ fn unclean(fleet: &Fleet, snapshot: &Snapshot, baselines: &Baselines) -> Vec<Str
     let is_free =
         |pci: &String| snapshot.attachments.iter().all(|a| a["vf"]["device"] != pci.as_str());
     let mut reported = Vec::new();
-    for (pci, original) in baselines.0.iter().filter(|(pci, _)| is_free(pci)) {
+    for (pci, baseline) in baselines.0.iter().filter(|(pci, _)| is_free(pci)) {
         let differences = match now.get(pci) {
-            Some(reading) => cleanliness::differences(original, reading),
+            Some(reading) => cleanliness::differences(baseline, reading),
             None => vec!["not in the host's namespace".to_owned()],
         };
         reported

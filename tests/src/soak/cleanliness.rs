@@ -89,16 +89,16 @@ fn note(reading: Option<&mut Reading>, path: &str, value: &Value) {
 }
 
 /// Differences of a VF from its baseline.
-pub(crate) fn differences(original: &Reading, now: &Reading) -> Vec<String> {
+pub(crate) fn differences(baseline: &Reading, now: &Reading) -> Vec<String> {
     let shown = |reading: &Reading, what: &String| {
         reading.get(what).cloned().unwrap_or_else(|| "nothing".to_owned())
     };
-    let mut names: Vec<_> = original.keys().chain(now.keys()).collect();
+    let mut names: Vec<_> = baseline.keys().chain(now.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    let changed = names.into_iter().filter(|what| original.get(*what) != now.get(*what));
+    let changed = names.into_iter().filter(|what| baseline.get(*what) != now.get(*what));
     changed
-        .map(|what| format!("{what} was {}, is {}", shown(original, what), shown(now, what)))
+        .map(|what| format!("{what} was {}, is {}", shown(baseline, what), shown(now, what)))
         .collect()
 }
 

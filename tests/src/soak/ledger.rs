@@ -87,7 +87,7 @@ impl Port {
     }
 
     /// A call failed or its answer was lost.
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn mark_unknown(&mut self) {
         if !matches!(self.state, State::Misused) {
             self.state = State::Unknown;
         }

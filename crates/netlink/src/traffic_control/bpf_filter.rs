@@ -42,14 +42,14 @@ pub(super) fn set(index: u32, program: &Program) -> Request<'static> {
     message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
     message.attributes.push(TcAttribute::Options(options(program)));
     let message = RouteNetlinkMessage::NewTrafficFilter(message);
-    let operation = format!("filter the frames that come in at {LINK}");
+    let operation = format!("filter the ingress of {LINK}");
     Request::new(operation, Some(index), message, Existing::Replaced)
 }
 
 /// Deletes the ingress filter of a link.
 pub(super) fn delete(index: u32) -> Request<'static> {
     let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
-    let operation = format!("no longer filter the frames that come in at {LINK}");
+    let operation = format!("remove the ingress filter of {LINK}");
     Request::new(operation, Some(index), message, Existing::Required)
 }
 

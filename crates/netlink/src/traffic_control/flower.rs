@@ -91,15 +91,15 @@ impl Flower {
         message.attributes.push(TcAttribute::Options(options.map(TcOption::Flower).collect()));
         let message = RouteNetlinkMessage::NewTrafficFilter(message);
         let operation = match self.verdict {
-            Verdict::Pass => format!("have the card forward what comes in at {LINK}"),
-            Verdict::Trap => format!("have the card leave what comes in at {LINK} to the kernel"),
+            Verdict::Pass => format!("offload a filter that accepts ingress frames of {LINK}"),
+            Verdict::Trap => format!("offload a filter that traps ingress frames of {LINK}"),
         };
         Request::new(operation, Some(index), message, Existing::Refused)
     }
 
     pub(super) fn delete(&self, index: u32) -> Request<'static> {
         let message = RouteNetlinkMessage::DelTrafficFilter(self.place(index));
-        let operation = format!("no longer have the card filter what comes in at {LINK}");
+        let operation = format!("remove an offloaded ingress filter of {LINK}");
         Request::new(operation, Some(index), message, Existing::Required)
     }
 }

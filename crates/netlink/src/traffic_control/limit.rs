@@ -98,7 +98,7 @@ pub(super) fn set(index: u32, limit: Limit) -> Request<'static> {
 
 pub(super) fn delete(index: u32) -> Request<'static> {
     let message = RouteNetlinkMessage::DelQueueDiscipline(root_queue(index));
-    let operation = format!("take the limit off {LINK}");
+    let operation = format!("remove the rate limit of {LINK}");
     Request::new(operation, Some(index), message, Existing::Required)
 }
 

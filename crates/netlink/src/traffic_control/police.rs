@@ -142,13 +142,13 @@ pub(super) fn add(index: u32, police: Police) -> Request<'static> {
     let option = TcFilterMatchAllOption::Action(vec![police.action()]);
     message.attributes.push(TcAttribute::Options(vec![TcOption::MatchAll(option)]));
     let message = RouteNetlinkMessage::NewTrafficFilter(message);
-    let operation = format!("limit what comes in at {LINK} to {} bit/s", police.rate_bits);
+    let operation = format!("limit the ingress of {LINK} to {} bit/s", police.rate_bits);
     Request::new(operation, Some(index), message, Existing::Refused)
 }
 
 pub(super) fn delete(index: u32) -> Request<'static> {
     let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
-    let operation = format!("no longer limit what comes in at {LINK}");
+    let operation = format!("remove the ingress limit of {LINK}");
     Request::new(operation, Some(index), message, Existing::Required)
 }
 

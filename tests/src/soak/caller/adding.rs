@@ -57,7 +57,7 @@ impl Caller<'_> {
             self.note_added(pod, interface, configuration, answer);
         }
         if !self.world.quiet && !failed.is_empty() {
-            self.ledger.pods[pod].ports[interface].doubt();
+            self.ledger.pods[pod].ports[interface].mark_unknown();
         }
     }
 
@@ -98,7 +98,7 @@ impl Caller<'_> {
         self.note_added(pod, interface, &configuration, &living);
         self.note_added_or_dead(pod, interface, &configuration, &dying);
         if !self.world.quiet && !living.status.success() {
-            self.ledger.pods[pod].ports[interface].doubt();
+            self.ledger.pods[pod].ports[interface].mark_unknown();
         }
     }
 
@@ -153,7 +153,7 @@ impl Caller<'_> {
             scope.spawn(|| host.execute(&add));
             let _ = host.execute(&del);
         });
-        self.ledger.pods[pod].ports[interface].doubt();
+        self.ledger.pods[pod].ports[interface].mark_unknown();
         self.del(pod, interface, true);
     }
 
@@ -258,7 +258,7 @@ impl Caller<'_> {
                     .complain(Violation::lost(format!("ADD of {place} failed: {text}")));
             }
             if !(self.world.quiet && is_refusal) {
-                port.doubt();
+                port.mark_unknown();
             }
             return;
         }

@@ -58,7 +58,7 @@ impl Caller<'_> {
             State::Granted(_) | State::Misused | State::Leaving if is_done => {
                 port.state = State::Leaving;
             }
-            _ => port.doubt(),
+            _ => port.mark_unknown(),
         }
     }
 }

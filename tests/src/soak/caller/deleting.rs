@@ -26,7 +26,7 @@ impl Caller<'_> {
         self.world.common.tally.dead.fetch_add(1, Relaxed);
         let port = &mut self.ledger.pods[pod].ports[interface];
         if !matches!(port.state, State::Absent | State::Leaving) {
-            port.doubt();
+            port.mark_unknown();
         }
         if death.then == Then::Del {
             self.del(pod, interface, true);
@@ -80,6 +80,6 @@ impl Caller<'_> {
         let name = sandbox.ports[interface].interface;
         let is_gone = self.world.is_gone(answer, &sandbox.container, name);
         let port = &mut self.ledger.pods[pod].ports[interface];
-        if is_gone { port.state = State::Absent } else { port.doubt() }
+        if is_gone { port.state = State::Absent } else { port.mark_unknown() }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn release(world: World<'_>, ledger: &mut Ledger, pod: usize, interfa
     let released = world.host.operator().dpuctl(&["release", id, "--reason", "soak", "--yes"]);
     world.note_done("release", &released);
     let port = &mut ledger.pods[pod].ports[interface];
-    if released.status.success() { port.state = State::Leaving } else { port.doubt() }
+    if released.status.success() { port.state = State::Leaving } else { port.mark_unknown() }
 }
 
 pub(super) fn apply(world: World<'_>, ledger: &Ledger) {
