@@ -14,7 +14,7 @@ pub(super) fn wanted(settings: &PortSettings) -> Guard {
     let stations = || macs(&settings.allowed_sources).chain([settings.mac]).collect();
     let senders = match settings.anti_spoofing {
         AntiSpoofing::Off => Senders::Any,
-        AntiSpoofing::Mac => Senders::Stations(stations()),
+        AntiSpoofing::Mac => Senders::MacAddresses(stations()),
         AntiSpoofing::Full => {
             Senders::Hosts { stations: stations(), addresses: known_addresses(settings) }
         }
@@ -33,7 +33,7 @@ fn known_addresses(settings: &PortSettings) -> Option<BTreeSet<IpNetwork>> {
 pub(super) fn describe(guard: &Guard) -> String {
     match &guard.senders {
         Senders::Any => "any address may send".into(),
-        Senders::Stations(stations) => format!("only {} may send", list(stations)),
+        Senders::MacAddresses(stations) => format!("only {} may send", list(stations)),
         Senders::Hosts { stations, addresses: None } => {
             format!("only {} may send, and is no router or server of DHCP", list(stations))
         }

@@ -62,7 +62,7 @@ impl Guard {
     fn by_card(&self) -> Vec<Flower> {
         let filters: Vec<_> = match &self.senders {
             Senders::Any => return Vec::new(),
-            Senders::Stations(stations) => {
+            Senders::MacAddresses(stations) => {
                 let of = |version: Version| stations.iter().map(move |one| version.station(*one));
                 of(IPV4).chain(of(IPV6)).collect()
             }
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn mac_only_guard_forwards_all_ip() {
-        let guard = Guard { senders: Senders::Stations(stations()), ..Guard::default() };
+        let guard = Guard { senders: Senders::MacAddresses(stations()), ..Guard::default() };
         let filters = guard.by_card();
         assert_eq!(filters.len(), 3);
         assert!(filters[1..].iter().all(|filter| filter.keys.len() == 4));

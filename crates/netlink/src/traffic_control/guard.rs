@@ -30,7 +30,7 @@ pub enum Senders {
     #[default]
     Any,
     /// Any frame from these MAC addresses.
-    Stations(BTreeSet<MacAddress>),
+    MacAddresses(BTreeSet<MacAddress>),
     /// These MAC addresses, with these IP addresses and the IPv6 link-local addresses derived from the MAC addresses.
     ///
     /// The addresses are checked in the source of IP packets, in the sender of ARP and neighbour discovery, and in the
@@ -215,7 +215,7 @@ impl Senders {
     fn are(&self) -> Question {
         match self {
             Self::Any => Question::All(Vec::new()),
-            Self::Stations(stations) => is_mac(SENDER, stations),
+            Self::MacAddresses(stations) => is_mac(SENDER, stations),
             Self::Hosts { stations, addresses } => {
                 let hosts = Hosts { stations, addresses: addresses.as_ref() };
                 Question::All(vec![is_mac(SENDER, stations), hosts.are_meant()])

@@ -33,7 +33,7 @@ fn link_counters_and_drops_are_listed() {
     assert_eq!(rtnl.link_statistics().unwrap()[&lo], LinkStatistics::default());
 
     // A filter that drops nearly everything, and a limit that no large packet passes.
-    let nobody = netlink::Senders::Stations([].into());
+    let nobody = netlink::Senders::MacAddresses([].into());
     let mut traffic_control = rtnl.traffic_control();
     let guard = Guard { trunk: [].into(), senders: nobody };
     traffic_control.set_guard(index, &guard, false).unwrap();

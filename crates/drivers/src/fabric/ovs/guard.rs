@@ -151,7 +151,7 @@ pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
     }
     match &guard.senders {
         Senders::Any => flows.add(STATIONS, ALLOWED, [], END),
-        Senders::Stations(stations) => {
+        Senders::MacAddresses(stations) => {
             for station in stations {
                 flows.add(STATIONS, ALLOWED, [Match::EthernetSource(*station)], END);
             }
