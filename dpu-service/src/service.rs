@@ -81,7 +81,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let mut shutdown = ShutdownSignals::catch().map_err(ServiceError::Signals)?;
     let certificates = Arc::new(Certificates::of(&config));
-    let programmer = drivers::open(&config.eswitch, &config.fabric)?;
+    let programmer = settings::open(&config.eswitch, &config.fabric)?;
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
     let calls = api::calls();

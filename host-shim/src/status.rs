@@ -100,7 +100,7 @@ pub fn status(arguments: &StatusArguments) -> ExitCode {
         Ok(report) => show(&report, arguments.output),
         Err(error) => {
             let is_named = arguments.socket.is_some();
-            complain(NAME, &silence(&socket, is_named, &error));
+            complain(NAME, &no_answer(&socket, is_named, &error));
             ExitCode::from(NO_ANSWER)
         }
     }
@@ -340,7 +340,7 @@ Last failures:    none
     #[test]
     fn named_socket_gets_no_advice_on_the_unit() {
         let refused = io::ErrorKind::ConnectionRefused.into();
-        let text = silence(Path::new("/tmp/a.sock"), true, &refused);
+        let text = no_answer(Path::new("/tmp/a.sock"), true, &refused);
         assert!(text.contains("/tmp/a.sock") && !text.contains("systemctl"), "{text}");
     }
 
@@ -353,10 +353,10 @@ Last failures:    none
 
     #[test]
     fn silence_names_the_socket() {
-        let text = silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::NotFound.into());
+        let text = no_answer(Path::new("/run/agent.sock"), false, &io::ErrorKind::NotFound.into());
         assert!(text.contains("/run/agent.sock") && text.contains("systemctl start"), "{text}");
         let suspended =
-            silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::WouldBlock.into());
+            no_answer(Path::new("/run/agent.sock"), false, &io::ErrorKind::WouldBlock.into());
         assert!(suspended.contains("suspended") && suspended.contains("10s"), "{suspended}");
     }
 }

@@ -18,10 +18,9 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    Card, Host, HostEnd, Netns, OpenVswitch, Operator, eventually, netns::NAMES, run,
-    violation::Violation,
+    Card, Host, HostEnd, Netns, OpenVswitch, Operator, eventually, fabric::BRIDGE, netns::NAMES,
+    run, violation::Violation,
 };
-use drivers::fabric::BRIDGE;
 
 /// Timeout for background work to finish.
 const SETTLE: Duration = Duration::from_secs(60);

@@ -39,6 +39,8 @@ pub struct Offloaded {
 /// Traffic of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortTraffic {
+    /// What the port has carried and dropped.
     pub counters: PortCounters,
+    /// The rules that the card has taken over.
     pub offloaded: Offloaded,
 }

@@ -8,16 +8,17 @@ mod refused;
 pub use refused::{Fault, Refused};
 
 /// Whether something is supported. `Err`: why not.
-pub(crate) type Ability = Result<(), String>;
+pub type Ability = Result<(), String>;
 
 /// Name of the ability to enforce a network's `allow` rules.
-pub(crate) const ALLOW_RULES: &str = "allow-rules";
+pub const ALLOW_RULES: &str = "allow-rules";
 
 /// A probed ability of a kernel or card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
     /// Stable name, such as `vlan-filtering`.
     pub name: &'static str,
+    /// Whether it can be used.
     pub available: bool,
     /// Whether hardware does it. Otherwise the kernel does.
     pub offloaded: bool,
@@ -31,6 +32,7 @@ pub struct Capability {
 pub struct Unsupported {
     /// The setting with its value, such as `VLAN 100`.
     pub setting: String,
+    /// Why not: one clause without a final stop.
     pub why: String,
 }
 

@@ -120,10 +120,10 @@ fn leaves(tree: &UseTree, before: Names, note: &mut impl FnMut(Names, String)) {
     match tree {
         UseTree::Path(it) => leaves(&it.tree, [before, vec![it.ident.to_string()]].concat(), note),
         UseTree::Name(it) => {
-            note([before, vec![it.ident.to_string()]].concat(), it.ident.to_string())
+            note([before, vec![it.ident.to_string()]].concat(), it.ident.to_string());
         }
         UseTree::Rename(it) => {
-            note([before, vec![it.ident.to_string()]].concat(), it.rename.to_string())
+            note([before, vec![it.ident.to_string()]].concat(), it.rename.to_string());
         }
         UseTree::Glob(_) => note(before, "*".into()),
         UseTree::Group(group) => group.items.iter().for_each(|it| leaves(it, before.clone(), note)),

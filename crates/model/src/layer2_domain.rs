@@ -24,7 +24,9 @@ pub struct Layer2Domain {
 /// An address in a layer-2 domain. At most one attachment holds it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainAddress {
+    /// The domain.
     pub domain: Layer2Domain,
+    /// The address.
     pub address: IpAddr,
 }
 

@@ -29,7 +29,7 @@ use std::{
 use ipam::SubnetSpec;
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::{capability, form::HOST_PORT_CONTAINER, v1::Pod};
+use offload_proto::{form::HOST_PORT_CONTAINER, v1::Pod};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};

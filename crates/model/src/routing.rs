@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::is_zero;
 
 /// The number of the main table.
-pub(crate) const MAIN_TABLE: u32 = 254;
+pub const MAIN_TABLE: u32 = 254;
 
 /// The metric of IPv6 routes without a priority. IPv4 routes without one have metric 0.
 const IPV6_COST: u32 = 1024;
@@ -161,7 +161,7 @@ impl RouteKind {
     }
 
     /// Whether packets are forwarded. `&self` because `skip_serializing_if` passes a reference.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+    #[must_use]
     pub fn is_unicast(&self) -> bool {
         *self == Self::Unicast
     }

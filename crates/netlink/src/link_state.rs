@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use sysfs::NetSysfs;
 
-use crate::{error::Error, link::Link, mac::MacAddress, netns::Netns, rtnl::Rtnl};
+use crate::{Error, Link, MacAddress, Netns, Rtnl};
 use aspects::{Aspects, differences};
 
 /// The state of a link: each aspect by name, as text. Counters and momentary values such as index, carrier and up state
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn missing_parts_are_not_compared() {
         let mut link = Link { mtu: 1500, ..Link::default() };
-        let original = LinkState::of_link(&link);
+        let baseline = LinkState::of_link(&link);
         link.mtu = 1400;
         let mut now = LinkState::of_link(&link);
         let gone = Aspects::from([("ethtool feature x".to_owned(), ON.to_owned())]);

@@ -262,10 +262,10 @@ impl Switch {
         self.write(&bytes)?;
         let mut timeout = SuspendAwareTimeout::new(self.deadline);
         while !places.is_empty() {
-            let said = self.answer(&mut timeout)?;
-            let Some(place) = places.get(&said.number) else { continue };
-            match said.kind {
-                ERROR => return Err(refusal(&said.body)?),
+            let reply = self.answer(&mut timeout)?;
+            let Some(place) = places.get(&reply.number) else { continue };
+            match reply.kind {
+                ERROR => return Err(refusal(&reply.body)?),
                 kind if self.is_reply(kind) => {
                     let garbage = Error::Garbage { why: "a malformed reply" };
                     if !take(*place, &reply.body).ok_or(garbage)? {
@@ -311,14 +311,14 @@ impl Switch {
         let mut refused = Ok(());
         let mut timeout = SuspendAwareTimeout::new(self.deadline);
         loop {
-            let said = self.answer(&mut timeout)?;
-            match said.kind {
-                kind if kind == self.version.barrier_reply() && said.number == barrier => {
+            let reply = self.answer(&mut timeout)?;
+            match reply.kind {
+                kind if kind == self.version.barrier_reply() && reply.number == barrier => {
                     return refused;
                 }
                 // The first refusal is the cause of the others.
                 ERROR if reply.number == number => {
-                    refused = refused.and(Err(refusal(&reply.body)?))
+                    refused = refused.and(Err(refusal(&reply.body)?));
                 }
                 _ => {}
             }
@@ -338,8 +338,8 @@ impl Switch {
     fn greet(&mut self) -> Result<(), Error> {
         let number = self.next_number();
         self.write(&message_of(self.version, HELLO, number, &[]))?;
-        let said = self.next(&mut SuspendAwareTimeout::new(self.deadline))?;
-        match (said.kind, said.version) {
+        let reply = self.next(&mut SuspendAwareTimeout::new(self.deadline))?;
+        match (reply.kind, reply.version) {
             (HELLO, version) if version >= self.version.number() => Ok(()),
             (HELLO | ERROR, _) => Err(Error::Version),
             _ => Err(Error::Garbage { why: "it does not begin with a hello" }),
@@ -356,24 +356,24 @@ impl Switch {
     }
 
     /// Receives the next message in the negotiated version.
-    fn answer(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
-        let said = self.next(timeout)?;
+    fn answer(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Reply, Error> {
+        let reply = self.next(timeout)?;
         // The hello shows the highest version of the switch. Only its later messages show the version that it chose.
         if reply.version == self.version.number() { Ok(reply) } else { Err(Error::Version) }
     }
 
     /// Receives the next message. Echo requests are answered here.
-    fn next(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
+    fn next(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Reply, Error> {
         loop {
-            let said = self.read(timeout)?;
-            if said.kind != ECHO_REQUEST {
-                return Ok(said);
+            let reply = self.read(timeout)?;
+            if reply.kind != ECHO_REQUEST {
+                return Ok(reply);
             }
             self.write(&message_of(self.version, ECHO_REPLY, reply.number, &reply.body))?;
         }
     }
 
-    fn read(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Said, Error> {
+    fn read(&mut self, timeout: &mut SuspendAwareTimeout) -> Result<Reply, Error> {
         let mut head = [0; HEADER_LEN];
         self.fill(&mut head, timeout)?;
         let [version, kind, high, low, a, b, c, d] = head;
@@ -382,7 +382,7 @@ impl Switch {
         let rest = rest.ok_or(Error::Garbage { why: "a message is shorter than its header" })?;
         let mut body = vec![0; rest];
         self.fill(&mut body, timeout)?;
-        Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
+        Ok(Reply { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
     }
 
     fn fill(

@@ -164,7 +164,7 @@ fn outcome(
     for other in &mut others {
         match unknown.get(&other.host) {
             Some(why) => {
-                other.set_not_repaired(format!("whether it was repaired is unknown: {why}"))
+                other.set_not_repaired(format!("whether it was repaired is unknown: {why}"));
             }
             None => other.set_state(v1::DifferenceState::Repaired),
         }

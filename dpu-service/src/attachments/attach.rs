@@ -22,12 +22,7 @@ use super::{
     registry::{Entry, Registry, VfReturn, tighter},
     releasing, stale,
 };
-use crate::{
-    events::EventKind,
-    host::{Asked, SessionId},
-    kill_points::KillPoint,
-    records::Changes,
-};
+use crate::{events::EventKind, host::Asked, kill_points::KillPoint, records::Changes};
 use drivers::{
     driver::Fault,
     programmer::{self, ProgramError},

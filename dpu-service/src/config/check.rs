@@ -14,7 +14,7 @@ use model::check::{
     check_routed_subnets, check_without_eswitch, is_label,
 };
 
-use drivers::settings::{self, EswitchDriver};
+use drivers::settings::{self, EswitchDriver, FabricDriver};
 use model::{Network, duplicates};
 
 impl Config {
@@ -29,7 +29,7 @@ impl Config {
         problems.extend(self.tracing.problems());
         problems.extend(self.limits.check("limits"));
         problems.extend(self.allocation.check("allocation"));
-        problems.extend(drivers::check(&self.eswitch, &self.fabric));
+        problems.extend(settings::check(&self.eswitch, &self.fabric));
         problems.extend(self.gateway.check(&self.fabric));
         problems.extend(self.check_hosts());
         problems.extend(self.check_pools());
@@ -518,5 +518,23 @@ mod tests {
     fn all_problems_are_reported_at_once() {
         let text = format!("{GOOD}\nvlan = 0\nmtu = 1\n[limits]\nconnections = 0");
         assert_eq!(problems_of(&text).len(), 3);
+    }
+
+    #[test]
+    fn allow_is_refused_without_connection_tracking() {
+        let blue = parsed("name = \"a\"\nallow = [{ nobody = true }]");
+        assert_eq!(check_rules_on(&blue, FabricDriver::Ovs), None);
+        assert_eq!(check_rules_on(&parsed("name = \"a\""), FabricDriver::Bridge), None);
+        for fabric in [FabricDriver::Bridge, FabricDriver::None] {
+            let reported = check_rules_on(&blue, fabric).unwrap();
+            let here = format!("{:?}", fabric.name());
+            for word in ["network \"a\": allow", "fabric.driver = \"ovs\"", &here] {
+                assert!(reported.contains(word), "{word}: {reported}");
+            }
+        }
+    }
+
+    fn parsed(text: &str) -> Network {
+        toml::from_str(text).unwrap()
     }
 }

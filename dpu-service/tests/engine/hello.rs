@@ -63,7 +63,7 @@ async fn vfs_that_are_being_reset_are_absent() {
     let mut hello = hello(&world.kernel, &world.boot_id, &[]);
     let vfs = hello.inventory.pfs.iter_mut().flat_map(|pf| &mut pf.vfs);
     vfs.for_each(|vf| vf.condition = VfCondition::Missing);
-    world.say(hello).await;
+    world.connect(hello).await;
     let usage = world.engine.operators().pools()[0].usage;
     assert_eq!((usage.free, usage.absent), (0, usize::from(VFS)));
     let refused = world.attach(spec("pod")).await.unwrap_err();

@@ -228,7 +228,7 @@ fn add(
         network: pod_request.network.unwrap_or_else(|| configuration.network()),
         pod: pod_request.pod,
         device: pod_request.device,
-        promised: None,
+        offered: None,
         mac: pod_request.mac,
         addresses: pod_request.addresses,
         families: pod_request.families,

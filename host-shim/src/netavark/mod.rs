@@ -124,6 +124,7 @@ fn read<T: DeserializeOwned>(input: impl Read) -> Result<T, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cni::error::CniError;
 
     #[test]
     fn netavark_verbs_are_parsed() {

@@ -56,7 +56,7 @@ impl Session {
         client: &mut WorkloadNetworkClient<Channel>,
         hello: v1::Hello,
     ) -> Result<Self, Status> {
-        let greeted = within(WELCOME, Self::greet(client, hello)).await;
+        let greeted = within(HELLO_TIMEOUT, Self::greet(client, hello)).await;
         greeted.unwrap_or_else(|| Err(Status::deadline_exceeded("no hello_reply")))
     }
 
@@ -97,8 +97,8 @@ impl Session {
     }
 
     /// Takes a VF that the DPU has offered, or offers shortly.
-    pub(super) async fn take_promise(&mut self) -> Option<v1::VfOffer> {
-        within(PROMISE, self.offers.recv()).await?
+    pub(super) async fn take_offer(&mut self) -> Option<v1::VfOffer> {
+        within(OFFER_TIMEOUT, self.offers.recv()).await?
     }
 
     /// Takes an attachment to release.

@@ -344,7 +344,7 @@ impl SimulatedHost {
         let session_id = session.id.clone();
         match &self.pods[pod].state {
             State::Unknown(Some(taken)) if taken.session_id == session_id => Some(taken.clone()),
-            _ => session.take_promise().await.map(|offer| Taken { offer, session_id }),
+            _ => session.take_offer().await.map(|offer| Taken { offer, session_id }),
         }
     }
 
@@ -406,7 +406,7 @@ impl SimulatedHost {
         if let Some(Taken { offer, session_id }) = taken
             && self.session.as_ref().is_some_and(|session| session.id == session_id)
         {
-            self.say(FromHost::DeclinedOffers(v1::DeclinedOffers { offers: vec![offer] })).await;
+            self.send(FromHost::DeclinedOffers(v1::DeclinedOffers { offers: vec![offer] })).await;
         }
     }
 

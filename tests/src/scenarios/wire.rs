@@ -5,8 +5,7 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use super::pods::addresses;
-use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Settings, UPLINK, wait_for};
-use drivers::fabric;
+use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Settings, UPLINK, fabric, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

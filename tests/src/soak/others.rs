@@ -23,8 +23,8 @@ pub(super) fn violations(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Violation> {
     for (host, agent) in fleet.agents.iter().enumerate() {
         let offered = of_host(host).filter(|sandbox| is_granted(sandbox));
         let without = offered.filter(|sandbox| !sandbox.netns.as_ref().is_some_and(has_it));
-        let told = |sandbox: &Sandbox| format!("{} has no {INTERFACE}", sandbox.container);
-        violations.extend(without.map(|sandbox| Violation::lost(told(sandbox))));
+        let reported = |sandbox: &Sandbox| format!("{} has no {INTERFACE}", sandbox.container);
+        violations.extend(without.map(|sandbox| Violation::lost(reported(sandbox))));
         let may_have_it =
             |sandbox: &&Sandbox| !matches!(sandbox.ports[0].state, State::Absent | State::Leaving);
         let (kept, wanted) = (kept(agent), of_host(host).filter(may_have_it).count());

@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(20);
 const KILLS: u32 = 30;
 
 /// From these points on an attachment belongs to its caller: a caller without an answer sends DEL.
-const KEPT: [&str; 2] = ["attach-committed", "attach-reported"];
+const COMMITTED: [&str; 2] = ["attach-committed", "attach-reported"];
 /// Prefixes of points that belong to background work.
 const OF_OTHERS: [&str; 3] = ["session-", "inventory-", "pass-"];
 
@@ -140,7 +140,7 @@ fn unaccepted_add_of_suspended_agent_fails_fast() {
     let pod = Netns::new("pod");
     lab.agent.signal(Signal::SIGSTOP);
     let begun = Stopwatch::start();
-    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "no heartbeat"]);
+    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "says nothing"]);
     assert!(begun.unstalled() < SILENCE, "{:?}", begun.unstalled());
     lab.agent.signal(Signal::SIGCONT);
     lab.wait_until_good();

@@ -48,30 +48,30 @@ fn differences(diagnosis: &Value) -> Vec<(String, String)> {
 }
 
 /// Asserts that the doctor names damage by `code` and that a fix repairs it.
-fn assert_named_and_repaired(lab: &Lab, code: &str) {
+fn assert_named_and_fixed(lab: &Lab, code: &str) {
     let (found, exit) = doctor(lab, &[]);
     let is_named = differences(&found).iter().any(|(named, _)| named == code);
     assert!(is_named && has_found(exit), "{code} is not in {found:#}");
-    let (repaired, exit) = doctor(lab, &["--fix"]);
+    let (fixed, exit) = doctor(lab, &["--fix"]);
     let expected = (code.to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
-    assert!(differences(&repaired).contains(&expected) && exit == Some(0), "{repaired:#}");
+    assert!(differences(&fixed).contains(&expected) && exit == Some(0), "{fixed:#}");
     assert_healthy(lab);
     figure(1, "breakages that doctor named and repaired");
 }
 
 /// Asserts that the doctor names damage of a free VF by `code` and that a fix repairs it. A listing of VFs may make the
 /// agent repair it first; then the damage is repeated.
-fn assert_repaired_by_a_fix(lab: &Lab, code: &str, breakage: impl Fn()) -> Value {
+fn assert_fixed_on_request(lab: &Lab, code: &str, breakage: impl Fn()) -> Value {
     let expected = (code.to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
-    let repaired = wait_for("a fix that is before the agent", LIMIT, || {
+    let fixed = wait_for("a fix that is before the agent", LIMIT, || {
         breakage();
-        let (repaired, exit) = doctor(lab, &["--fix"]);
-        assert_eq!(exit, Some(0), "{repaired:#}");
-        (differences(&repaired) == [expected.clone()]).then_some(repaired)
+        let (fixed, exit) = doctor(lab, &["--fix"]);
+        assert_eq!(exit, Some(0), "{fixed:#}");
+        (differences(&fixed) == [expected.clone()]).then_some(fixed)
     });
     assert_healthy(lab);
     figure(1, "breakages that doctor named and repaired");
-    repaired
+    fixed
 }
 
 fn assert_healthy(lab: &Lab) {
@@ -81,7 +81,7 @@ fn assert_healthy(lab: &Lab) {
 }
 
 /// Asserts that damage is repaired without a request and reported as a repair.
-fn assert_repairs_itself(lab: &Lab, what: &str, breakage: impl FnOnce()) {
+fn assert_repaired_automatically(lab: &Lab, what: &str, breakage: impl FnOnce()) {
     let count = || {
         let (found, _) = doctor(lab, &[]);
         let repairs = found["repairs"].as_array().unwrap().clone();
@@ -130,8 +130,8 @@ fn host_without_eswitch_is_healthy() {
     assert!(vfs.len() == 4 && vfs.iter().all(|vf| vf["representor"] == ""), "{found:#}");
     lab.card.host.ip(&["link", "set", "p0v2", "group", "7"]);
     lab.card.host.ip(&["link", "set", "p0v3", "group", "7"]);
-    let (repaired, exit) = doctor(&lab, &["--fix"]);
-    assert_eq!(exit, Some(0), "{repaired:#}");
+    let (fixed, exit) = doctor(&lab, &["--fix"]);
+    assert_eq!(exit, Some(0), "{fixed:#}");
 }
 
 #[test]
@@ -145,10 +145,10 @@ fn changed_vfs_on_host_are_restored() {
         ("multicast is on", &["p0v1", "allmulticast", "on"]),
     ] {
         let change = [&["link", "set"], setting].concat();
-        assert_repairs_itself(&lab, what, || drop(host.ip(&change)));
+        assert_repaired_automatically(&lab, what, || drop(host.ip(&change)));
     }
     // The kernel sends no event for a new group of a link that is down.
-    let _ = assert_repaired_by_a_fix(&lab, "VF_DIFFERS", || {
+    let _ = assert_fixed_on_request(&lab, "VF_DIFFERS", || {
         host.ip(&["link", "set", "p0v2", "group", "7"]);
     });
 }
@@ -158,11 +158,11 @@ fn fix_reports_each_repair_once() {
     let lab = lab_without_a_timer();
     let repairs = |found: &Value| found["repairs"].as_array().unwrap().len();
     let before = Cell::new(0);
-    let repaired = assert_repaired_by_a_fix(&lab, "VF_DIFFERS", || {
+    let fixed = assert_fixed_on_request(&lab, "VF_DIFFERS", || {
         before.set(repairs(&doctor(&lab, &[]).0));
         lab.card.host.ip(&["link", "set", "p0v2", "group", "7"]);
     });
-    assert_eq!(repairs(&repaired), before.get(), "{repaired:#}");
+    assert_eq!(repairs(&fixed), before.get(), "{fixed:#}");
     let (later, _) = doctor(&lab, &[]);
     assert_eq!(repairs(&later), before.get() + 1, "{later:#}");
 }
@@ -201,14 +201,14 @@ fn pod_gets_lost_settings_back() {
     for address in &held {
         let length = if address.contains(':') { 64 } else { 16 };
         pod.ip(&["addr", "del", &format!("{address}/{length}"), "dev", "eth0"]);
-        assert_named_and_repaired(&lab, "POD_DIFFERS");
+        assert_named_and_fixed(&lab, "POD_DIFFERS");
         assert!(other.pings(address));
     }
     pod.ip(&["link", "set", "eth0", "down"]);
     pod.ip(&["link", "set", "eth0", "address", "02:00:00:ff:ff:ff"]);
-    assert_named_and_repaired(&lab, "POD_DIFFERS");
+    assert_named_and_fixed(&lab, "POD_DIFFERS");
     pod.ip(&["route", "del", "default"]);
-    assert_named_and_repaired(&lab, "POD_DIFFERS");
+    assert_named_and_fixed(&lab, "POD_DIFFERS");
     assert!(held.iter().all(|address| other.pings(address)));
 }
 
@@ -239,7 +239,7 @@ fn foreign_netns(lab: &Lab) -> Netns {
 fn misplaced_vfs_are_moved_back() {
     let lab = lab_without_a_timer();
     let foreign = foreign_netns(&lab);
-    let _ = assert_repaired_by_a_fix(&lab, "VF_ELSEWHERE", || {
+    let _ = assert_fixed_on_request(&lab, "VF_ELSEWHERE", || {
         lab.card.host.ip(&["link", "set", "p0v1", "netns", foreign.name(), "name", "net1"]);
     });
     assert_eq!(foreign.json("ip", &["link"]).len(), 1, "only lo is left");
@@ -248,7 +248,7 @@ fn misplaced_vfs_are_moved_back() {
     let held = addresses(&lab.add("blue", &pod, "eth0").result());
     let _ = lab.add("blue", &other, "eth0").result();
     pod.ip(&["link", "set", "eth0", "netns", foreign.name(), "name", "stolen"]);
-    assert_named_and_repaired(&lab, "POD_VF_MISSING");
+    assert_named_and_fixed(&lab, "POD_VF_MISSING");
     assert!(held.iter().all(|address| other.pings(address)));
 }
 
@@ -325,7 +325,7 @@ fn damaged_representor_is_programmed_again() {
     let representor = format!("pf0vf{vf}");
     for breakage in ["nomaster", "down"] {
         let change = ["link", "set", &representor, breakage];
-        assert_repairs_itself(&lab, "programmed again", || drop(lab.card.dpu.ip(&change)));
+        assert_repaired_automatically(&lab, "programmed again", || drop(lab.card.dpu.ip(&change)));
     }
 }
 
@@ -346,7 +346,7 @@ fn wiped_ports_and_flows_of_ovs_are_repaired() {
     let before = repaired(&lab);
     let vswitch = lab.vswitch.as_ref().unwrap();
     for port in ["pf0vf0", "pf0vf1"] {
-        assert_repairs_itself(&lab, "programmed again", || {
+        assert_repaired_automatically(&lab, "programmed again", || {
             let _ = vswitch.vsctl(&format!("del-port br-offload {port}"));
         });
     }

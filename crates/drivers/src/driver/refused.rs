@@ -12,6 +12,7 @@ pub enum Fault {
     /// No port could do it: the setting is unsupported, something that all ports share is missing, or the kernel or
     /// this program lacks resources.
     Elsewhere,
+    /// The fabric has no room for another port.
     FabricFull,
     /// The fabric is unavailable: its bridge or its daemon.
     FabricAway,

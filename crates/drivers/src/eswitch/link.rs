@@ -17,13 +17,13 @@ const LONGEST_WAIT: u64 = 50;
 
 /// The largest burst, in milliseconds of the rate. Runtimes request the largest burst that exists, which would
 /// amount to no limit for minutes.
-pub(crate) const LONGEST_BURST: u64 = 100;
+pub const LONGEST_BURST: u64 = 100;
 
 /// The default burst in milliseconds of the rate, at least [`LARGEST_PIECE`].
 const DEFAULT_BURST: u64 = 10;
 
 /// The largest piece that a network stack hands over at once, in bits, with the headers of its frames.
-pub(crate) const LARGEST_PIECE: u64 = 72 * 1024 * 8;
+pub const LARGEST_PIECE: u64 = 72 * 1024 * 8;
 
 /// The size of an Ethernet header with a VLAN tag, in bytes.
 const HEADER: u64 = 18;
@@ -161,7 +161,7 @@ pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<()
 }
 
 /// Checks the guaranteed share and the network's total rate against the card's abilities.
-pub(crate) fn check_rate_tree(
+pub fn check_rate_tree(
     settings: &PortSettings,
     share: &Ability,
     total: &Ability,

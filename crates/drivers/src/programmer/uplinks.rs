@@ -12,7 +12,7 @@ pub struct Uplink {
     /// The link's name.
     pub name: String,
     /// The link's state.
-    pub state: UplinkState,
+    state: UplinkState,
 }
 
 /// The state of an uplink.

@@ -237,18 +237,4 @@ mod tests {
         let reported = check_named_networks([&rules(most + 1)], |_, _| true);
         assert!(reported[0].contains("270 combinations"), "{reported:?}");
     }
-
-    #[test]
-    fn allow_is_refused_without_connection_tracking() {
-        let blue = network(&with("allow = [{ nobody = true }]"));
-        assert_eq!(check_rules_on(&blue, FabricDriver::Ovs), None);
-        assert_eq!(check_rules_on(&network("name = \"a\""), FabricDriver::Bridge), None);
-        for fabric in [FabricDriver::Bridge, FabricDriver::None] {
-            let reported = check_rules_on(&blue, fabric).unwrap();
-            let here = format!("{:?}", fabric.name());
-            for word in ["network \"a\": allow", "fabric.driver = \"ovs\"", &here] {
-                assert!(reported.contains(word), "{word}: {reported}");
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@ use crate::{Bandwidth, Network};
 const MOST_BURST_BITS: u64 = u32::MAX as u64 * 8;
 
 /// The author of rate limits, which decides the names of the keys.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum LimitsOf {
     /// A network.
     Network,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
@@ -392,13 +392,15 @@ fn overlaps<'a>(
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
-    pub(in crate::config) fn network(text: &str) -> Network {
+    pub(in crate::check) fn network(text: &str) -> Network {
         toml::from_str(text).unwrap()
     }
 
-    pub(in crate::config) fn assert_problem(text: &str, expected: &str) {
+    pub(in crate::check) fn assert_problem(text: &str, expected: &str) {
         let problems = check_network(&network(text));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(expected), "{problems:?} does not tell {expected:?}");

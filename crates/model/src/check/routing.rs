@@ -341,12 +341,12 @@ mod tests {
             ))
         };
         let reported = "two routes to 10.9.0.0/16 in table 254 have the same priority";
-        assert_problem(&duplicates("10.9.0.0/16", "table = 0", "table = 254"), reported);
+        assert_problem(&twice("10.9.0.0/16", "table = 0", "table = 254"), reported);
         assert_problem(
-            &duplicates("fd09::/16", "priority = 0", "priority = 1024"),
+            &twice("fd09::/16", "priority = 0", "priority = 1024"),
             "two routes to fd09::/16",
         );
-        let apart = duplicates("10.9.0.0/16", "priority = 0", "priority = 1024");
+        let apart = twice("10.9.0.0/16", "priority = 0", "priority = 1024");
         assert_eq!(check_network(&network(&apart)), [""; 0]);
     }
 

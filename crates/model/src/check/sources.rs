@@ -52,7 +52,7 @@ fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Op
 }
 
 /// Checks that the network does not need more than a PF checks, for SR-IOV cards without a DPU.
-pub(super) fn check_without_eswitch(network: &Network) -> Option<String> {
+pub fn check_without_eswitch(network: &Network) -> Option<String> {
     let (what, instead) = match network.anti_spoofing {
         AntiSpoofing::Full => {
             ("anti_spoofing = \"full\"".to_owned(), "anti_spoofing = \"mac\" or \"off\"")

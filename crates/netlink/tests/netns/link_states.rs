@@ -18,8 +18,8 @@ fn index_of(netns: &TestNetns, name: &str) -> u32 {
 
 fn portrait(netns: &TestNetns) -> LinkState {
     let sysfs = NetSysfs::mount(&netns.netns).unwrap();
-    let mut painter = LinkStateReader::open(&netns.netns, Some(&sysfs)).unwrap();
-    painter.portrait(index_of(netns, "one")).unwrap().unwrap().1
+    let mut reader = LinkStateReader::open(&netns.netns, Some(&sysfs)).unwrap();
+    reader.portrait(index_of(netns, "one")).unwrap().unwrap().1
 }
 
 /// Writes to a sysfs file of `one`. Only the machine's root may do so; returns whether it could.

@@ -14,8 +14,8 @@ use offload_proto::{Failure, Reason};
 use super::Entry;
 use crate::{attachments::unknown, records::OpenError};
 use model::{
-    AttachSpec, AttachmentId, AttachmentKey, CooledAddress, DomainAddress, HostName, HostRights,
-    Layer2Domain, Layer2Domains, Network, Record,
+    AttachmentId, AttachmentKey, CooledAddress, DomainAddress, HostName, HostRights, Layer2Domain,
+    Layer2Domains, Network, Record,
 };
 
 /// Minimum length of an id's prefix.

@@ -23,8 +23,8 @@ use crate::{
 };
 use drivers::fabric::mac_of;
 use model::{
-    AttachmentId, CooledAddress, DomainAddress, Layer2Domain, Layer2Domains, Network, Prefixes,
-    Record, allow::named_networks, check::prefixes_of,
+    AttachmentId, DomainAddress, Layer2Domain, Layer2Domains, Network, Prefixes, Record,
+    allow::named_networks, check::prefixes_of,
 };
 
 /// Addresses that attachments hold, by layer-2 domain.

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use drivers::{
+use ::drivers::{
     driver::{Fault, Refused},
     eswitch::Representor,
     fabric::{EgressLimit, Membership},

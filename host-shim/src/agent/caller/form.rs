@@ -9,8 +9,7 @@ use super::Answer;
 use crate::{
     cni::{
         environment::{Environment, Verb},
-        error::{CniError, code},
-        plugin::Refusal,
+        error::{CniError, Refusal, code},
         request::{Document, ResultBase, prepare},
         version::{self, Version},
     },

@@ -6,6 +6,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
+    time::Duration,
 };
 
 use nix::{

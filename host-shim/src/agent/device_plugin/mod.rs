@@ -54,11 +54,6 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use vf_alloc::Device;
 
-pub use settings::DevicePluginSettings;
-#[cfg(test)]
-pub(super) use settings::LONGEST_ANSWER_MS;
-pub(super) use settings::problems;
-
 use crate::{
     agent::{
         dpu::Dpu,
@@ -67,6 +62,7 @@ use crate::{
     protocol::AddRequest,
 };
 use registration::ResourceRegistration;
+pub use settings::DevicePluginSettings;
 use unused::{Unused, UnusedVfs, unused};
 use vfio::{Choice, choices};
 
@@ -190,7 +186,7 @@ impl DevicePlugin {
                 Ok(found) => dpu.report_unused_vfs(vfs.learn(found)),
                 // ADDs that need the kubelet report its failure; this is only logged.
                 Err(why) => {
-                    tracing::debug!(error = %why, "the kubelet did not list the VFs of pods")
+                    tracing::debug!(error = %why, "the kubelet did not list the VFs of pods");
                 }
             }
         }

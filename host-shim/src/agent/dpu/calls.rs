@@ -14,7 +14,6 @@ use offload_proto::{
 };
 use tonic::{Request, Status};
 use traces::Instrument;
-use vf_alloc::VfOffer;
 
 use super::{
     established::Established,

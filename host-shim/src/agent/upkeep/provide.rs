@@ -99,7 +99,7 @@ fn tell(controller: u32, pf: u32, wanted: u32, error: &ProvideError) {
     let why = bootstrap::Chain(error);
     match error {
         ProvideError::Fixed => {
-            tracing::info!(controller, pf, wanted, %why, "the number of VFs stays")
+            tracing::info!(controller, pf, wanted, %why, "the number of VFs stays");
         }
         _ => tracing::warn!(controller, pf, wanted, %why, "the number of VFs is not as wanted"),
     }

@@ -108,10 +108,10 @@ pub(in crate::agent) async fn repair_delegated(doors: &Doors) {
         match repair(doors, &one.key).await {
             Ok(None) => {}
             Ok(Some(lost)) => {
-                tracing::info!(key = %one.key, lost, "restored what the pod's interface had lost")
+                tracing::info!(key = %one.key, lost, "restored what the pod's interface had lost");
             }
             Err(failure) => {
-                tracing::warn!(key = %one.key, %failure, "an interface of other plugins is not in order")
+                tracing::warn!(key = %one.key, %failure, "an interface of other plugins is not in order");
             }
         }
     }
@@ -175,7 +175,7 @@ async fn take_back(doors: &Doors, key: &Key, patience: Duration) -> Result<(), F
             }
             // The interface must go anyway, and its routes are then useless.
             Err(failure) => {
-                tracing::warn!(%key, %failure, "rules and routes of the interface stay in the pod")
+                tracing::warn!(%key, %failure, "rules and routes of the interface stay in the pod");
             }
         }
     }

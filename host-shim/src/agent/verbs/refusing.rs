@@ -55,7 +55,7 @@ const fn is_of_network(reason: Reason) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::vfs::record;
+    use crate::{agent::vfs::record, protocol::Key};
 
     fn to(network: &str) -> AddRequest {
         let key: Key = record("a", "c").key();

@@ -133,7 +133,7 @@ impl Abroad {
             match self.fetch(&abroad) {
                 Ok(true) => self.repairs.note(&subject, format!("moved back from {from}")),
                 Ok(false) => {
-                    tracing::info!(vf = device.as_str(), %from, "the VF has left the namespace")
+                    tracing::info!(vf = device.as_str(), %from, "the VF has left the namespace");
                 }
                 Err(error) => drop(obstacles.insert(subject, error.to_string())),
             }

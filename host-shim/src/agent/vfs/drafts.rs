@@ -17,7 +17,7 @@ use super::{
 use crate::{
     mover::{Baseline, MoveError, meets_others},
     protocol::{AddRequest, Key},
-    vf_source::{self, VfIdentity, VfSource},
+    vf_source::{self, VfIdentity, VfSource, device_of},
 };
 
 /// An attachment that the DPU has made, and that is to be recorded.
@@ -269,7 +269,7 @@ fn port_settings(
 }
 
 fn without_interface(attachment: &v1::Attachment) -> Failure {
-    let device = vf_source::device_of(attachment.vf.as_ref());
+    let device = device_of(attachment.vf.as_ref());
     let message = format!(
         "VF {device} is bound to a driver for programs, and a host port needs an interface"
     );

@@ -87,7 +87,7 @@ impl FreeVfs {
         let restored = self.cleanliness.restore(vf, link, &mut self.host.rtnl()?);
         Ok(restored
             .inspect_err(|why| {
-                tracing::warn!(vf = vf.device.as_str(), why, "cannot restore the VF")
+                tracing::warn!(vf = vf.device.as_str(), why, "cannot restore the VF");
             })
             .err())
     }

@@ -25,8 +25,7 @@ use super::{
 use crate::{
     agent::kill_points::KillPoint,
     mover::{Arrival, Durations, Namespace, Namespaces, VfMove},
-    protocol::{AddRequest, Key},
-    vf_source::device_of,
+    protocol::Key,
 };
 
 /// A VF that is in its pod.
@@ -328,6 +327,7 @@ pub(in crate::agent) mod tests {
             records::tests::record,
             tests::{vfs, vfs_of},
         },
+        protocol::AddRequest,
         vf_source::{PfFacts, ResetError, VfIdentity, VfSource},
     };
 

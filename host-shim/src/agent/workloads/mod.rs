@@ -79,7 +79,7 @@ impl Workloads {
         let dispatcher = self.dispatcher.clone();
         // A task of its own, which counts the call even if the client stopped waiting.
         self.doors.tasks.spawn(async move {
-            dispatcher.attend(verb, "a workload".into(), &caller, work).await
+            dispatcher.attend(verb, "a workload".into(), &caller, work).await;
         });
         match receiver.receive().await {
             Some(Answer::Attached(attachments)) => Ok(attachments),

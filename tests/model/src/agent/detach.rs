@@ -64,7 +64,7 @@ impl AgentSide<'_> {
             }
             DetachReason::Unrecorded if is_reported => agent.sent_inventory = None,
             DetachReason::Unrecorded if self.has(Protection::UnrecordedIsReportedAgain) => {
-                agent.note(detach)
+                agent.note(detach);
             }
             DetachReason::Unrecorded => {}
             DetachReason::Unknown => agent.sent_inventory = None,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::permanent_pods::{LIMIT, PermanentPods};
 use crate::{
-    Call, Fault, FaultAction, Lab, Netns, Program, netns_of,
+    Call, Fault, FaultAction, Lab, Netns, Program, fabric, netns_of,
     process::kill_points,
     run,
     scenarios::{
@@ -13,7 +13,6 @@ use crate::{
     },
     wait_for,
 };
-use drivers::fabric;
 /// A network of another plugin.
 pub(super) const OF_OTHERS: &str = "other";
 /// Further networks of a flow's pod.

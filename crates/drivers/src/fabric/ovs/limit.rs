@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 use openflow::{Action, Flow, Match, Meter, Switch};
 
 use super::{
-    Inner, cookie_of,
-    guard::{FIRST, TAGS},
-    numbers,
+    Inner, cookie_of, numbers,
+    tables::{FIRST, TAGS},
 };
 use crate::{
     driver::{Ability, Reading, Refused},

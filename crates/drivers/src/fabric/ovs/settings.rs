@@ -40,7 +40,7 @@ impl Datapath {
 }
 
 /// Checks the socket's path. Returns a sentence if it is wrong.
-pub(crate) fn check_database(socket: &Path) -> Option<String> {
+pub fn check_database(socket: &Path) -> Option<String> {
     (!socket.is_absolute()).then(|| {
         format!("fabric.database = {socket:?} must be an absolute path, such as {DATABASE}")
     })

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use netlink::{LinkChange, MacAddress, Rtnl};
+use netlink::{LinkChange, Rtnl};
 use openflow::{Action, Flow, Match, Switch};
 use ovsdb::{Datum, Operation, Replica, Row};
 

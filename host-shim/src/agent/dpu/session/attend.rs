@@ -28,7 +28,7 @@ pub(in crate::agent) enum FromDpu {
     /// The DPU accepted this host: a session has begun.
     SessionBegan,
     /// A message of the session.
-    Message(Box<dpu_message::Message>),
+    Message(Box<Message>),
 }
 
 /// The end of a session.
