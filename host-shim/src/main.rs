@@ -1,5 +1,6 @@
 //! `host-shim`: the CNI plugin and the netavark plugin. A separate program, because a runtime starts it for every call:
 //! the agent's code would double its memory and start time.
+#![forbid(unsafe_code)]
 
 use std::{
     env,

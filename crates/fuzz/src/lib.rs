@@ -4,7 +4,6 @@
 //! `fuzz/corpus/<name>.tar.gz` as regression tests. `hack/fuzz` builds the same tests with `--cfg fuzzing` and the
 //! compiler's coverage counters, and libFuzzer searches for new inputs. Both need only stable Rust.
 #![deny(missing_docs)]
-#![deny(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -17,7 +17,6 @@
 //! The crate holds no locks. Each socket has one exchange at a time, which `&mut self` enforces; the kernel serialises
 //! changes of links under RTNL.
 #![deny(missing_docs)]
-#![deny(unsafe_code)]
 
 mod address;
 mod announce;

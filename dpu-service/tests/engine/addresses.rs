@@ -151,7 +151,7 @@ async fn cooling_address_is_leased_to_its_former_owner() {
             for other in &others {
                 let refused = world.attach(other.clone()).await.unwrap_err();
                 assert_eq!(refused.reason, Reason::AddressInUse);
-                for words in ["cools down", "MAC address"] {
+                for words in ["cool-down", "MAC address"] {
                     assert!(refused.message.contains(words), "{refused}");
                 }
             }

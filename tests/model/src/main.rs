@@ -1,4 +1,5 @@
 //! Explores the protocol within chosen bounds.
+#![forbid(unsafe_code)]
 
 use std::{io::Write, process::ExitCode, time::Instant};
 

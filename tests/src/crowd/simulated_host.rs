@@ -163,7 +163,7 @@ impl SimulatedHost {
             if behaviour.faults {
                 self.suffer();
             }
-            let timeout = if behaviour.faults { self.timeout() } else { LIMIT };
+            let timeout = if behaviour.faults { self.choose_timeout() } else { LIMIT };
             let pod = self.rng.index(self.pods.len());
             if self.is_in_session().await {
                 self.change(pod, timeout).await;
@@ -208,7 +208,7 @@ impl SimulatedHost {
     }
 
     /// A small share of the calls is cancelled early.
-    fn timeout(&mut self) -> Duration {
+    fn choose_timeout(&mut self) -> Duration {
         let brief = Duration::from_micros(self.rng.below(20_000));
         if self.rng.happens(10) { brief } else { LIMIT }
     }

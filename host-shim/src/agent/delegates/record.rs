@@ -384,22 +384,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn older_delegate_record_is_read() {
-        let delegated = delegated("net1");
-        let mut written = serde_json::to_value(&delegated).unwrap();
-        let record = written.as_object_mut().unwrap();
-        for key in ["default_routes", "lease", "added"] {
-            record.remove(key).unwrap();
-        }
-        for key in ["additions", "uses_network_mtu", "folders"] {
-            record["chain"].as_object_mut().unwrap().remove(key).unwrap();
-        }
-        let read: Delegated = serde_json::from_value(written).unwrap();
-        assert_eq!((read.key, read.chain), (delegated.key, delegated.chain));
-        assert!(read.lease.is_none() && read.added.is_none());
-    }
-
-    #[test]
     fn leased_routes_are_added_except_defaults() {
         let route = |destination: &str, kind: &str, table| v1::Route {
             destination: destination.into(),

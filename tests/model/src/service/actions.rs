@@ -32,7 +32,7 @@ pub enum ServiceAction {
     Reads(HostId, SessionId),
     /// `attachments/hello.rs::end`: a verdict gets the key's lock.
     CarriesOut(HostId, AttachmentId),
-    /// `api/session.rs::hold`: everything that follows from the hello is done.
+    /// `api/session.rs::serve`: everything that follows from the hello is done.
     RepliesToHello(HostId, SessionId),
     /// `api/session.rs::send_offers`.
     Offers(HostId, SessionId),
