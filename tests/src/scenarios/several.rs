@@ -134,7 +134,7 @@ pub fn network_prefixes_name_interfaces(settings: &Settings) {
     let other = Netns::new("other");
     let (_, reported) = add(&lab, &other, "green,wire@data1").error();
     assert!(
-        reported.contains("two interfaces of") && reported.contains("would be data1"),
+        reported.contains("two interfaces of") && reported.contains("would be named data1"),
         "{reported}"
     );
     let mut configured = configuration(&lab, "wire,red");
@@ -197,7 +197,7 @@ pub fn default_route_follows_chosen_network(settings: &Settings) {
     let by_green = r#"[{"name": "green", "default-route": ["10.2.0.1"]}]"#;
     let _ = add(&lab, &pod, by_green).result();
     assert_leaves_by(&pod, ["net1", "eth0"]);
-    for (networks, reported) in [("green,wire", "without net2"), ("wire@x", "with net1 besides")] {
+    for (networks, reported) in [("green,wire", "without net2"), ("wire@x", "also with net1")] {
         let (_, text) = add(&lab, &pod, networks).error();
         assert!(text.contains("ATTACHMENT_DIFFERS") && text.contains(reported), "{text}");
     }
@@ -295,7 +295,7 @@ pub fn operator_releases_a_whole_group(settings: &Settings) {
     life::check(&lab, "blue", &pod, &result).nothing();
     release("net2");
     left(2);
-    life::check(&lab, "blue", &pod, &result).fails(132, &["net2", "given back"]);
+    life::check(&lab, "blue", &pod, &result).fails(132, &["net2", "released alone"]);
     release("eth0");
     left(0);
     lab.assert_clean_slate();

@@ -140,7 +140,7 @@ fn unaccepted_add_of_suspended_agent_fails_fast() {
     let pod = Netns::new("pod");
     lab.agent.signal(Signal::SIGSTOP);
     let begun = Stopwatch::start();
-    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "says nothing"]);
+    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "sends no heartbeat"]);
     assert!(begun.unstalled() < SILENCE, "{:?}", begun.unstalled());
     lab.agent.signal(Signal::SIGCONT);
     lab.wait_until_good();

@@ -318,7 +318,7 @@ fn cooling_address_serves_only_its_last_owner() {
     for _ in 0..3 {
         lab.del("blue", &container, "eth0").nothing();
         lab.await_settled();
-        add(&other, json!({ "ips": [address] })).fails(104, &["cools down", "wait"]);
+        add(&other, json!({ "ips": [address] })).fails(104, &["cool-down", "wait"]);
         lab.assert_invariants();
         let after = add(&container, json!({ "ips": [address], "mac": mac })).result();
         assert_eq!(after["ips"][0]["address"], address);

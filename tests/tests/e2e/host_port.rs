@@ -267,7 +267,7 @@ fn host_port_obstacle_is_reported() {
 
     lab.card.host.ip(&["link", "add", "offload0", "type", "veth", "peer", "name", "other0"]);
     reload(ON_BLUE);
-    wait_for_reason(&lab, "an interface offload0 already");
+    wait_for_reason(&lab, "already has an interface offload0");
     assert_eq!(host_ports(&lab), Vec::<Value>::new());
     lab.card.host.ip(&["link", "delete", "offload0"]);
     wait_for_one(&lab);

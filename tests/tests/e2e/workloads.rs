@@ -63,7 +63,7 @@ fn workload_keeps_interface_until_detach() {
     lab.assert_invariants();
 
     let advice = Reason::WorkloadAttached.advice();
-    let attached = [pod.name(), "by eth0", "WORKLOAD_ATTACHED", advice];
+    let attached = [pod.name(), "interface eth0", "WORKLOAD_ATTACHED", advice];
     for interface in ["eth0", "net1"] {
         let again = caller.attach(&pod, interface);
         let reason = Failure::from_status(again.as_ref().unwrap_err()).unwrap().reason;
@@ -225,7 +225,7 @@ fn networks_prefix_names_first_interface() {
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let _ = caller.attach(&pod, "").unwrap();
     let again = caller.attach(&pod, "");
-    is_refused(again, Code::AlreadyExists, &["by data0", "WORKLOAD_ATTACHED"]);
+    is_refused(again, Code::AlreadyExists, &["interface data0", "WORKLOAD_ATTACHED"]);
     let _ = caller.attach(&other, "wan").unwrap();
     assert!(has(&other, "wan") && !has(&other, "data0"), "who names it is heard");
     lab.assert_invariants();

@@ -16,18 +16,18 @@ use crate::{
 /// for them the kernel skips no further filter (tcf_action_exec, net/sched/act_api.c).
 fn send_through_ifb(pod: &Pod) {
     const BY_CHANCE: &str = "4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0";
-    pod.netns.run("ip link add send_through_ifb type ifb");
-    pod.netns.run("ip link set send_through_ifb up");
+    pod.netns.run("ip link add around type ifb");
+    pod.netns.run("ip link set around up");
     pod.netns.run("tc qdisc add dev eth0 clsact");
     let mut tc = Command::new("tc");
     tc.args("filter add dev eth0 egress protocol all bpf bytecode".split(' ')).arg(BY_CHANCE);
-    tc.args("flowid 1:1 action mirred egress redirect dev send_through_ifb".split(' '));
+    tc.args("flowid 1:1 action mirred egress redirect dev around".split(' '));
     assert!(pod.netns.netns.run(|| tc.status().unwrap().success()).unwrap());
 }
 
 /// Whether all frames that entered the ifb have left it. The ifb drops its own frames.
 fn is_drained(netns: &TestNetns) -> bool {
-    let links = netns.json("ip -s -j link show dev send_through_ifb");
+    let links = netns.json("ip -s -j link show dev around");
     let count = |way: &str, what: &str| links[0]["stats64"][way][what].as_u64().unwrap();
     count("tx", "packets") > 0
         && count("rx", "packets") == count("tx", "packets") + count("rx", "dropped")
