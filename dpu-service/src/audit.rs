@@ -6,13 +6,11 @@
 //!
 //! Locks: each for one operation on memory, never across an await.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use bootstrap::sha256;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -134,7 +132,7 @@ impl AuditEntry {
 
 /// An id of this moment or, if the clock is behind, one that follows the latest.
 fn next_id() -> Uuid {
-    let mut latest = LATEST_ID.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut latest = LATEST_ID.lock();
     let following = Uuid::from_u128(latest.as_u128().saturating_add(1));
     *latest = Uuid::now_v7().max(following);
     *latest
@@ -142,7 +140,7 @@ fn next_id() -> Uuid {
 
 /// Makes the ids of this process follow those of an earlier start.
 fn continue_after(earlier: Uuid) {
-    let mut latest = LATEST_ID.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut latest = LATEST_ID.lock();
     *latest = earlier.max(*latest);
 }
 
@@ -257,7 +255,7 @@ impl Audit {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -8,14 +8,11 @@
 //!
 //! Locks: one mutex, for the moment of a read or a change.
 
-use std::{
-    collections::VecDeque,
-    net::IpAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, net::IpAddr};
 
 use jiff::{SignedDuration, Timestamp};
 use mtls::Identity;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::events::{EventKind, Events};
 
@@ -84,7 +81,7 @@ impl RefusedPeers {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<RefusedPeer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -295,3 +295,4 @@ async fn within(limit: Duration, finish: impl Future<Output = ()>) {
         );
     }
 }
+use parking_lot::Mutex;

@@ -11,12 +11,13 @@ mod reports;
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason, v1};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
@@ -345,15 +346,15 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<HostName, HostEntry>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hosts.lock()
     }
 
     fn contacts(&self) -> MutexGuard<'_, HashMap<HostName, Contact>> {
-        self.contacts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.contacts.lock()
     }
 
     fn absences(&self) -> MutexGuard<'_, HashMap<HostName, String>> {
-        self.absences.lock().unwrap_or_else(PoisonError::into_inner)
+        self.absences.lock()
     }
 }
 

@@ -1,16 +1,12 @@
 //! State that all gRPC services share.
 
-use std::{
-    collections::BTreeSet,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use bootstrap::ConfigFile;
 use jiff::Timestamp;
 use metrics::Calls;
 use mtls::{Identity, LiveCredentials, Role};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -106,7 +102,7 @@ impl Shared {
     }
 
     fn configuration(&self) -> MutexGuard<'_, ConfigurationState> {
-        self.configuration.lock().unwrap_or_else(PoisonError::into_inner)
+        self.configuration.lock()
     }
 
     /// Why Attach cannot be served, one sentence each. An invalid certificate counts, too: open connections survive it,

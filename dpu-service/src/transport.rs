@@ -18,7 +18,7 @@ use std::{
     future::poll_fn,
     io, mem,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -35,6 +35,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::{Timestamp, fmt::rfc2822::DateTimePrinter};
 use mtls::ServerStream;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     task_local,
     time::{Instant, sleep},
@@ -212,7 +213,7 @@ impl Progress {
     }
 
     fn lock(&self) -> MutexGuard<'_, Given> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

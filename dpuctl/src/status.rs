@@ -45,8 +45,8 @@ pub(crate) async fn status(
 ///
 /// # Errors
 /// [`CallError::StillFalse`], after printing, if a condition is not true; [`CallError::NotShown`] if the DPU has no
-/// such condition; otherwise the last connection error.
-/// Permanent errors, such as an invalid certificate, end the wait at once.
+/// such condition; otherwise the last connection error. Permanent errors, such as an invalid certificate, end the wait
+/// at once.
 pub(crate) async fn wait(
     options: &Options,
     wanted: ConditionType,

@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         mpsc::{Receiver, Sender, channel},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use offload_proto::kubelet::{
         pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
     },
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::{net::UnixListener, runtime::Runtime};
@@ -57,7 +58,7 @@ struct Registrar(Mutex<Sender<RegisterRequest>>);
 #[tonic::async_trait]
 impl Registration for Registrar {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
-        self.0.lock().unwrap().send(request.into_inner()).unwrap();
+        self.0.lock().send(request.into_inner()).unwrap();
         Ok(Response::new(Empty {}))
     }
 }
@@ -71,7 +72,7 @@ impl PodResourcesLister for Pods {
         &self,
         _request: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let given = self.0.lock().unwrap();
+        let given = self.0.lock();
         let pod = |(name, device): (&String, &String)| {
             let resource_name = RESOURCE.to_owned();
             let devices =
@@ -145,7 +146,7 @@ impl Kubelet {
     /// # Panics
     /// If a call of the agent panicked.
     pub fn take_back(&self, pod: &str) {
-        self.given.lock().unwrap().remove(pod);
+        self.given.lock().remove(pod);
     }
 
     /// Sections of an agent's configuration for this kubelet.
@@ -187,7 +188,7 @@ impl Kubelet {
     /// # Panics
     /// If a call of the agent panicked.
     pub fn assign(&self, pod: &str, device: &str) {
-        self.given.lock().unwrap().insert(pod.into(), device.into());
+        self.given.lock().insert(pod.into(), device.into());
     }
 
     /// Devices that the plugin lists now, with their health.

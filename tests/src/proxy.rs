@@ -5,12 +5,14 @@ use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{self, Receiver, Sender},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Netns;
 
@@ -170,7 +172,7 @@ impl State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -183,7 +185,7 @@ impl Shared {
         let late = self.state().count();
         thread::park_timeout(late);
         let held = |state: &mut State| state.fault.is_some_and(|fault| fault.holds(way));
-        drop(self.changed.wait_while(self.state(), held));
+        self.changed.wait_while(&mut self.state(), held);
     }
 }
 

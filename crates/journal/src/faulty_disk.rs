@@ -1,11 +1,9 @@
 //! A failing disk for tests: it refuses operations, hangs, or loses power. After a power cut it has lost or torn
 //! anything that was not synced.
 
-use std::{
-    io,
-    ops::Range,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-};
+use std::{io, ops::Range, sync::Arc};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::storage::StorageBackend;
 
@@ -138,13 +136,14 @@ impl FaultyDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// The state. Blocks while the disk hangs.
     fn answering(&self) -> MutexGuard<'_, State> {
-        let answering = self.0.answers.wait_while(self.state(), |state| state.is_hanging);
-        answering.unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state();
+        self.0.answers.wait_while(&mut state, |state| state.is_hanging);
+        state
     }
 
     fn work(&self, work: Work) -> io::Result<()> {

@@ -7,9 +7,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::OwnedMutexGuard;
 
 type Lock = tokio::sync::Mutex<()>;
@@ -68,7 +69,7 @@ impl<K: Clone + Eq + Hash> KeyedLocks<K> {
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<K, Weak<Lock>>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locks.lock()
     }
 }
 

@@ -1,10 +1,6 @@
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder},
     metrics::{MetricType, TypedMetric, counter::ConstCounter, histogram::Histogram},
@@ -54,7 +50,7 @@ impl Calls {
     /// Counts a call of `what` with its `outcome`, which is [`OK`] or a stable code, and its `duration`.
     pub fn note(&self, what: &str, outcome: &'static str, duration: Duration) {
         let answers = self.known.get(what).unwrap_or(&self.other);
-        let mut by_outcome = answers.by_outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_outcome = answers.by_outcome.lock();
         *by_outcome.entry(outcome).or_default() += 1;
         drop(by_outcome);
         answers.durations.observe(duration.as_secs_f64());
@@ -82,8 +78,7 @@ struct Numbers(Arc<Calls>);
 impl EncodeMetric for Numbers {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (what, answers) in self.0.all() {
-            let by_outcome =
-                answers.by_outcome.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let by_outcome = answers.by_outcome.lock().clone();
             for (outcome, number) in by_outcome {
                 let labels = [(self.0.label, what), ("outcome", outcome)];
                 ConstCounter::new(number).encode(encoder.encode_family(&labels)?)?;

@@ -1,9 +1,10 @@
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder, NoLabelSet},
     metrics::MetricType,
@@ -46,7 +47,7 @@ impl Phases {
         let known = self.0.iter().find(|(name, _)| *name == phase);
         debug_assert!(known.is_some(), "{phase} is not known beforehand");
         if let Some((_, durations)) = known {
-            durations.lock().unwrap_or_else(PoisonError::into_inner).note(duration);
+            durations.lock().note(duration);
         }
     }
 
@@ -60,9 +61,7 @@ impl Phases {
 
     /// The durations so far, by phase.
     pub fn noted(&self) -> impl Iterator<Item = (&'static str, PhaseDurations)> {
-        let read = |durations: &Mutex<PhaseDurations>| {
-            durations.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
+        let read = |durations: &Mutex<PhaseDurations>| durations.lock().clone();
         self.0.iter().map(move |(name, durations)| (*name, read(durations)))
     }
 }

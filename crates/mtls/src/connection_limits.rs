@@ -1,11 +1,8 @@
 //! Limits of open connections, in total and per identity.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::identity::Identity;
@@ -40,7 +37,7 @@ impl ConnectionLimits {
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<Identity, usize>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

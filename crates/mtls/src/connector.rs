@@ -11,13 +11,14 @@ use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, SystemTime},
 };
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use rustls_pki_types::ServerName;
 use tokio::{
     io::AsyncBufReadExt,
@@ -250,7 +251,7 @@ impl Connector {
 
     /// The lifetime of the latest connection.
     pub(crate) fn latest(&self) -> MutexGuard<'_, Option<Lifetime>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.latest.lock()
     }
 
     async fn open(self) -> Result<TokioIo<ClientStream>, ConnectError> {
@@ -339,13 +340,13 @@ impl Connector {
     }
 
     fn paused(&self) -> Option<ConnectError> {
-        let pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = self.pause.lock();
         let (until, error) = pause.over.as_ref()?;
         (Instant::now() < *until).then(|| error.clone())
     }
 
     fn remember(&self, error: Option<&ConnectError>) {
-        let mut pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pause = self.pause.lock();
         // One success ends the backoff for all clones.
         let Some(error) = error else {
             *pause = Pause::default();

@@ -7,11 +7,12 @@ use std::{
     collections::{HashSet, VecDeque},
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use bootstrap::Chain;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -131,7 +132,7 @@ struct RefusalLog {
 
 impl Refusals {
     fn log(&self, address: SocketAddr, reason: &dyn fmt::Display) {
-        let suppressed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
+        let suppressed = self.0.lock().take_turn();
         if let Some(suppressed) = suppressed {
             tracing::warn!(%address, %reason, suppressed, "connection refused");
         }

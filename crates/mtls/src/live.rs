@@ -5,12 +5,13 @@
 //! [`LiveCredentials::warn_of_expiry`] run concurrently.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
 use bootstrap::Chain;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep},
@@ -125,7 +126,7 @@ impl LiveCredentials {
     }
 
     fn refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
-        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.refusal.lock()
     }
 
     /// Follows the files, and checks them every `period`. Never returns.
@@ -158,7 +159,7 @@ impl LiveCredentials {
     /// The comparison is with the loaded content, not with the previous check: files that change back during a load
     /// must be loaded again.
     fn load_if_changed_blocking(&self, is_forced: bool) {
-        let _one_at_a_time = self.0.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.0.reading.lock();
         let files = Files::read(&self.0.settings).ok();
         let are_in_force = files.as_ref().is_some_and(|files| self.current().are_of(files));
         // Refused files are tried again without a change, because their validity may have begun.

@@ -60,8 +60,8 @@ pub fn who_else_has(
     ask_all(sockets::of_all_links(), probes, timeout)
 }
 
-/// Probes like [`who_else_has`], by links that are ports of a bridge or of Open vSwitch. It sends by these ports only, and
-/// receives there before the bridge takes the frames.
+/// Probes like [`who_else_has`], by links that are ports of a bridge or of Open vSwitch. It sends by these ports only,
+/// and receives there before the bridge takes the frames.
 ///
 /// # Errors
 /// If the process may not open packet sockets.

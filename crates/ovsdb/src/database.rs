@@ -12,13 +12,14 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value, json};
 use suspend_timeout::SuspendAwareTimeout;
 
@@ -291,7 +292,7 @@ impl Drop for Database {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn closed(&self, why: &str) -> Error {
@@ -350,7 +351,7 @@ impl Shared {
     /// connection.
     fn write(&self, message: &Value) -> Result<(), Error> {
         let message = message.to_string();
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         let written = writer.write_all(message.as_bytes());
         drop(writer);
         match written {

@@ -5,13 +5,11 @@
 //!
 //! Locks: the map of peers, for one lookup, never across an await.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use mtls::Identity;
 use offload_proto::{Failure, Reason};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::calls::Kind;
@@ -108,7 +106,7 @@ impl CallLimits {
     }
 
     fn share_of(&self, identity: &Identity) -> Arc<Bounds> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock();
         if let Some(share) = shares.get(identity) {
             return Arc::clone(share);
         }

@@ -1,13 +1,10 @@
 //! State that all flows share: records, locks and drivers. Flows run to their end even if their caller goes away.
 
-use std::{
-    future::Future,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{future::Future, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
 use offload_proto::{Failure, Reason};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -253,7 +250,7 @@ impl Engine {
 
     /// Locks the registry. Never held across an await.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock()
     }
 
     pub(super) fn record_of(&self, key: &AttachmentKey) -> Option<Arc<Record>> {

@@ -1,8 +1,7 @@
 //! Locks of attachments' keys, and tombstones, which are used under these locks.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use keyed_locks::{Held, KeyedLocks};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::tombstones::Tombstones;
 use model::AttachmentKey;
@@ -29,6 +28,6 @@ impl Keys {
 
     /// Tombstones of detached keys. Used under the key's lock.
     pub(super) fn tombstones(&self) -> MutexGuard<'_, Tombstones> {
-        self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tombstones.lock()
     }
 }

@@ -10,13 +10,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use bootstrap::Chain;
 use keyed_locks::{Held, KeyedLocks};
 use offload_proto::{Failure, Reason};
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
     task::spawn_blocking,
@@ -110,7 +111,7 @@ impl Ports {
     /// Runs `work` on a port of the host once the host has a free permit.
     pub(super) async fn in_turn<T>(&self, host: &HostName, work: impl Future<Output = T>) -> T {
         let turns = {
-            let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.turns.lock();
             let together = || Arc::new(Semaphore::new(self.programmer.together()));
             Arc::clone(all.entry(host.clone()).or_insert_with(together))
         };

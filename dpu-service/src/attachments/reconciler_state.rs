@@ -1,11 +1,8 @@
 //! State of the reconciler: the fabric's problem, the latest pass, and requests for a thorough pass.
 
-use std::{
-    mem,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{mem, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 #[derive(Debug)]
@@ -37,7 +34,7 @@ impl Default for ReconcilerState {
 
 impl ReconcilerState {
     pub(super) fn fabric_problem(&self) -> Option<FabricProblem> {
-        self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.fabric_problem.lock().clone()
     }
 
     /// Stores the fabric's problem and returns the previous one.
@@ -45,16 +42,16 @@ impl ReconcilerState {
         &self,
         problem: Option<FabricProblem>,
     ) -> Option<FabricProblem> {
-        let mut before = self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.fabric_problem.lock();
         mem::replace(&mut before, problem)
     }
 
     pub(super) fn note_end(&self) {
-        *self.ended_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.ended_at.lock() = Instant::now();
     }
 
     pub(super) fn since_end(&self) -> Duration {
-        self.ended_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.ended_at.lock().elapsed()
     }
 
     /// Requests a thorough pass. A request during a pass starts another one afterwards.

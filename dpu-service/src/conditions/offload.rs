@@ -1,11 +1,9 @@
 //! Whether cards handle the attachments' traffic in hardware.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use offload_proto::ConditionReason;
+use parking_lot::Mutex;
 
 use super::fault::Fault;
 
@@ -28,12 +26,12 @@ impl LatestLook {
     /// Stores the result of a check: the traffic of all attachments, or why it could not be read.
     pub(crate) fn note(&self, look: Result<Vec<HandledTraffic>, String>) {
         let faults = look.map_or_else(|why| unreadable(&why), |traffic| faults(&traffic));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+        *self.0.lock() = faults;
     }
 
     /// One fault for each card that leaves traffic to the kernel.
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

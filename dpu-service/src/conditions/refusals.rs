@@ -2,11 +2,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use offload_proto::{ConditionReason, form::seconds};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::fault::Fault;
@@ -141,7 +141,7 @@ impl Refusals {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Refused, Times>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

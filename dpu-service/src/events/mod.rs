@@ -19,16 +19,12 @@ mod log;
 mod tests;
 mod writer;
 
-use std::{
-    collections::BTreeMap,
-    fmt, io,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, fmt, io, path::Path, sync::Arc};
 
 use bootstrap::Chain;
 use jiff::Timestamp;
 use offload_proto::Failure;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
@@ -295,7 +291,7 @@ impl Events {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 }
 

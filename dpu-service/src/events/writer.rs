@@ -9,12 +9,14 @@ use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{dropped::DroppedEvents, event::Event, file::EventFile, log::Log};
 
@@ -77,7 +79,7 @@ impl Writer {
 }
 
 fn locked(dropped: &Mutex<DroppedEvents>) -> MutexGuard<'_, DroppedEvents> {
-    dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    dropped.lock()
 }
 
 fn serve(mut file: Destination, messages: &Receiver<Message>) {
@@ -159,7 +161,7 @@ impl Destination {
         if locked(&self.dropped).failure.is_none() {
             return;
         }
-        let latest = self.log.lock().unwrap_or_else(PoisonError::into_inner).latest().cloned();
+        let latest = self.log.lock().latest().cloned();
         let written = match &mut self.file {
             Some(file) => file.append(latest.as_slice()),
             None => self.rewrite(),
@@ -172,7 +174,7 @@ impl Destination {
     /// Writes the whole log to a new file, which drops outdated lines.
     fn rewrite(&mut self) -> io::Result<()> {
         let all: Vec<_> = {
-            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            let log = self.log.lock();
             log.all().cloned().collect()
         };
         self.file = Some(EventFile::create(&self.path, &all)?);

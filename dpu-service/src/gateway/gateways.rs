@@ -1,8 +1,9 @@
 //! The entry to the gateways: passes, redirections and views.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use netlink::{LinkEvent, MacAddress, Probe};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, task::spawn_blocking};
 
 use super::{
@@ -123,7 +124,7 @@ impl Gateways {
     }
 
     pub(super) fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shown.lock()
     }
 
     /// Whether there is a gateway, or should be one.

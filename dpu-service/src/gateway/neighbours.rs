@@ -11,16 +11,13 @@
 //!   entry for each address that it answers: see [`limiting_sources`] and [`limiting_arp`].
 //! - The thresholds are raised: see `thresholds`.
 
-use std::{
-    collections::BTreeMap,
-    ffi::CStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, ffi::CStr, sync::Arc};
 
 use netlink::{
     Family,
     nftables::{PacketRate, Rule, Set, Source, Term},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, RwLock};
 
 use super::{names::GATEWAYS, redirections::ENTRANCES, wanted::PodAddress};
@@ -137,10 +134,10 @@ pub(super) struct Neighbours {
 
 impl Neighbours {
     pub(super) fn complete(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
+        self.complete.lock()
     }
 
     pub(super) fn due(&self) -> MutexGuard<'_, Vec<PodAddress>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+        self.due.lock()
     }
 }

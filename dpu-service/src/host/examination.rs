@@ -47,8 +47,8 @@ pub struct ExaminedVf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {
     pub id: AttachmentId,
-    /// What the record holds. `None`: it has no MAC address, as that of a VF
-    /// without a netdev whose ADD was not answered.
+    /// What the record holds. `None`: it has no MAC address, as that of a VF without a netdev whose ADD was not
+    /// answered.
     pub holdings: Option<Holdings>,
 }
 

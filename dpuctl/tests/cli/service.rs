@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::Output,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -36,6 +36,7 @@ use offload_proto::{
         operator_server::{Operator, OperatorServer},
     },
 };
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use test_clock::within;
 use tokio::net::TcpListener;
@@ -148,7 +149,7 @@ impl Dut {
     }
 
     pub(crate) fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+        std::mem::take(&mut self.asked.lock())
     }
 }
 
@@ -202,7 +203,7 @@ impl Canned {
     fn note<T: std::fmt::Debug>(&self, request: &Request<T>) {
         let peer = &request.extensions().get::<Peer>().unwrap().identity;
         let line = format!("{} {:?}", peer.name(), request.get_ref());
-        self.asked.lock().unwrap().push(line);
+        self.asked.lock().push(line);
     }
 
     /// The number of a sample, and its time: half a second after the one before.

@@ -1,16 +1,8 @@
 //! Handling of failures that no input should cause: a panicked task, a thread that cannot be started.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::fmt;
 
 use offload_proto::{Failure, Reason};
-
-/// Locks a mutex even after a holder panicked: the agent's guarded data is consistent between any two statements.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A failure that no input should cause.
 pub(super) fn defect(error: &dyn fmt::Display) -> Failure {

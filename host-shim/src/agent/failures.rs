@@ -1,11 +1,11 @@
 //! The last calls that were refused or failed, for the report.
 
-use std::{collections::VecDeque, sync::Mutex, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use jiff::Timestamp;
 use offload_proto::{ConditionReason, Failure, Reason};
+use parking_lot::Mutex;
 
-use super::defect::locked;
 use crate::{cni::environment::Verb, protocol::CallFailure};
 
 /// The number of failures that are kept.
@@ -72,7 +72,7 @@ impl Failures {
             code: failure.reason.to_string(),
             message: bootstrap::cut(failure.message.clone(), LONGEST),
         };
-        let mut latest = locked(&self.0);
+        let mut latest = self.0.lock();
         latest.kept.push_back(Noted { at, problem, failure });
         if latest.kept.len() > KEPT {
             latest.kept.pop_front();
@@ -81,19 +81,19 @@ impl Failures {
 
     /// Records a successful ADD.
     pub(super) fn note_add(&self) {
-        locked(&self.0).served = Some(Timestamp::now());
+        self.0.lock().served = Some(Timestamp::now());
     }
 
     /// All kept failures, oldest first.
     pub(super) fn all(&self) -> Vec<CallFailure> {
-        locked(&self.0).kept.iter().map(|noted| noted.failure.clone()).collect()
+        self.0.lock().kept.iter().map(|noted| noted.failure.clone()).collect()
     }
 
     /// ADDs of the last `age` that failed through no fault of their callers, oldest first. Empty once an ADD has
     /// succeeded since and none failed for [`QUIET`].
     pub(super) fn problems(&self, age: Duration) -> Vec<CallFailure> {
         let now = Timestamp::now();
-        let latest = locked(&self.0);
+        let latest = self.0.lock();
         let problems = || latest.kept.iter().filter(|noted| latest.is_problem(noted));
         let passed = |at: Timestamp| now.duration_since(at).unsigned_abs();
         let is_over = |last: &Noted| {
@@ -164,7 +164,7 @@ mod tests {
         failures.note_add();
         let age = Duration::from_secs(60);
         assert_eq!(failures.problems(age).len(), 1, "others may fail still");
-        locked(&failures.0).kept[0].at -= QUIET;
+        failures.0.lock().kept[0].at -= QUIET;
         assert_eq!(failures.problems(age), []);
     }
 }

@@ -2,17 +2,16 @@
 
 use std::{
     fmt::{self, Write},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
     subscriber::with_default,
 };
-
-use super::defect::locked;
 
 /// Collects the lines of one thread.
 struct Lines(Arc<Mutex<Vec<String>>>);
@@ -41,7 +40,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        locked(&self.0).push(line.0);
+        self.0.lock().push(line.0);
     }
 
     fn enter(&self, _: &Id) {}
@@ -53,6 +52,6 @@ impl Subscriber for Lines {
 pub(super) fn logged(work: impl FnOnce()) -> Vec<String> {
     let lines = Arc::default();
     with_default(Lines(Arc::clone(&lines)), work);
-    let lines = locked(&lines);
+    let lines = lines.lock();
     lines.clone()
 }

@@ -1,11 +1,9 @@
 //! The keys of calls in progress.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
-use super::defect::locked;
+use parking_lot::Mutex;
+
 use crate::protocol::Key;
 
 /// The number of calls in progress for each key.
@@ -25,24 +23,24 @@ pub(super) struct Entered {
 impl Pending {
     /// Marks a call of the key as in progress until the guard is dropped.
     pub(super) fn enter(&self, key: &Key) -> Entered {
-        *locked(&self.0).entry(key.clone()).or_default() += 1;
+        *self.0.lock().entry(key.clone()).or_default() += 1;
         Entered { pending: Arc::clone(&self.0), key: key.clone() }
     }
 
     /// The keys of all calls in progress.
     pub(super) fn keys(&self) -> Vec<Key> {
-        locked(&self.0).keys().cloned().collect()
+        self.0.lock().keys().cloned().collect()
     }
 
     /// Whether a call of the key is in progress.
     pub(super) fn contains(&self, key: &Key) -> bool {
-        locked(&self.0).contains_key(key)
+        self.0.lock().contains_key(key)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut numbers = locked(&self.pending);
+        let mut numbers = self.pending.lock();
         if let Some(number) = numbers.get_mut(&self.key) {
             *number -= 1;
             if *number == 0 {

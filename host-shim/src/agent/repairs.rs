@@ -2,17 +2,13 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
 
 use offload_proto::v1;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use super::defect::locked;
 
 /// Why VFs could not be moved back or restored, by finding name.
 pub(super) type Obstacles = HashMap<String, String>;
@@ -42,7 +38,7 @@ impl Repairs {
     pub(super) fn note(&self, subject: &str, message: String) {
         tracing::info!(subject, what = message, "the agent made a repair");
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut kept = locked(&self.latest);
+        let mut kept = self.latest.lock();
         if kept.len() == KEPT {
             kept.pop_front();
         }
@@ -59,7 +55,7 @@ impl Repairs {
     /// Reports unreported repairs to the DPU, oldest first. `send` returns whether the report was sent; after a failure
     /// the rest waits for the next call.
     pub(super) fn report(&self, mut send: impl FnMut(v1::Repaired) -> bool) {
-        for repair in locked(&self.latest).iter_mut().filter(|repair| !repair.is_reported) {
+        for repair in self.latest.lock().iter_mut().filter(|repair| !repair.is_reported) {
             let (subject, message) = (repair.subject.clone(), repair.message.clone());
             repair.is_reported = send(v1::Repaired { subject, message });
             if !repair.is_reported {
@@ -81,7 +77,7 @@ impl Repairs {
             message: repair.message.clone(),
             host: String::new(),
         };
-        locked(&self.latest).iter().map(shown).collect()
+        self.latest.lock().iter().map(shown).collect()
     }
 }
 

@@ -6,10 +6,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use netlink::{Link, Rtnl};
+use parking_lot::Mutex;
 use sriov::{Handover, IommuGroup, PciAddress, Provisioning, Sysfs};
 use vf_alloc::{Device, PfId};
 
@@ -107,12 +107,12 @@ impl PciCards {
     }
 
     fn identity(&self, address: PciAddress) -> Option<VfIdentity> {
-        if let Some(identity) = locked(&self.seen).get(&address) {
+        if let Some(identity) = self.seen.lock().get(&address) {
             return Some(identity.clone());
         }
         let vf = logged(self.sysfs.virtual_function(address)).flatten()?;
         let identity = self.identity_of(address, self.number_of(vf.pf)?, vf.number)?;
-        locked(&self.seen).insert(address, identity.clone());
+        self.seen.lock().insert(address, identity.clone());
         Some(identity)
     }
 
@@ -124,7 +124,7 @@ impl PciCards {
 
     /// The PF's number. `None`: the PF is not used.
     fn number_of(&self, address: PciAddress) -> Option<u16> {
-        let mut pfs = locked(&self.pfs);
+        let mut pfs = self.pfs.lock();
         if let Some((number, _)) = pfs.iter().find(|(_, pf)| **pf == address) {
             return Some(*number);
         }
@@ -147,7 +147,7 @@ impl PciCards {
     }
 
     fn pf_address(&self, number: u16) -> Option<PciAddress> {
-        locked(&self.pfs).get(&number).copied()
+        self.pfs.lock().get(&number).copied()
     }
 
     fn own_pf(&self, pf: PfId) -> Result<PciAddress, ProvideError> {
@@ -194,7 +194,7 @@ impl VfSource for PciCards {
         let exists = address_of(device).is_some_and(|address| self.sysfs.exists(address));
         if !exists {
             // After a reset of the card the address may belong to another VF.
-            locked(&self.seen).retain(|address, _| device_at(*address) != *device);
+            self.seen.lock().retain(|address, _| device_at(*address) != *device);
         }
         exists
     }
@@ -211,7 +211,7 @@ impl VfSource for PciCards {
 
     fn other_vfs(&self, is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
         // A copy, because reading sysfs takes long and every identification needs the lock.
-        let pfs = locked(&self.pfs).clone();
+        let pfs = self.pfs.lock().clone();
         let mut others = Vec::new();
         for (number, pf) in pfs {
             let vfs = logged(self.sysfs.vf_addresses(pf)).unwrap_or_default();
@@ -271,7 +271,7 @@ impl VfSource for PciCards {
         let outcome = self.sysfs.set_num_vfs(pf, count, &how);
         if !matches!(outcome, Err(sriov::Error::InUse { .. } | sriov::Error::TooMany { .. })) {
             // With another number of VFs a card may place them at other addresses, which makes the cache wrong.
-            locked(&self.seen).clear();
+            self.seen.lock().clear();
         }
         outcome?;
         Ok(true)
@@ -313,10 +313,6 @@ fn logged<T>(read: Result<T, sriov::Error>) -> Option<T> {
             None
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 use std::{
     iter,
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use crate::{sample::Sample, timing::Pauses};
 
@@ -56,14 +55,14 @@ impl<'a> Crew<'a> {
             (self.work)(number);
             let end = Instant::now();
             if counts {
-                self.done.lock().unwrap().push(Done { end, took: end - begin });
+                self.done.lock().push(Done { end, took: end - begin });
             }
         }
         self.is_done.store(true, Ordering::Relaxed);
     }
 
     fn sample(self, start: Instant) -> Sample {
-        let done = self.done.into_inner().unwrap();
+        let done = self.done.into_inner();
         let end = done.iter().map(|done| done.end).max().expect("work that counts");
         Sample::of_callers(done.iter().map(|done| done.took).collect(), end - start)
     }

@@ -1,7 +1,6 @@
 //! The floor: the netlink requests that any program needs to attach and detach a netdev with a representor, and nothing
 //! else. On the DPU one batch adds the representor to a bridge and adds the FDB entry of the netdev's MAC address. On
-//! the
-//! host one request moves and renames the netdev, and one batch configures it.
+//! the host one request moves and renames the netdev, and one batch configures it.
 
 use std::{net::IpAddr, time::Duration};
 

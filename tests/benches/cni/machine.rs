@@ -18,8 +18,7 @@ const COUNT: usize = 100;
 const PAGE: usize = 4096;
 
 /// Each part is measured right after a move of the floor, because the parts of an ADD, too, find sleeping processors
-/// and
-/// cold caches.
+/// and cold caches.
 pub(crate) fn print(report: &mut Report, lab: &Lab) {
     let mut requests = Vec::new();
     let mut after_a_move = |work: &dyn Fn()| {

@@ -1,6 +1,5 @@
 //! Charts of some tables as SVG, drawn from their rows, with text as text. The background is white, which is readable
-//! in
-//! light and dark themes.
+//! in light and dark themes.
 
 use std::{io, path::Path};
 

@@ -4,10 +4,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
@@ -211,17 +212,17 @@ impl Runtime for Containerd {
     }
 
     fn crash(&self) {
-        self.program.lock().unwrap_or_else(PoisonError::into_inner).crash();
+        self.program.lock().crash();
     }
 
     fn recover(&self) {
         let program = start(&self.host, &self.folder, &self.executable);
-        *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
+        *self.program.lock() = program;
         self.wait_until_ready();
     }
 
     fn restart(&self) {
-        self.program.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        self.program.lock().stop();
         self.recover();
     }
 }

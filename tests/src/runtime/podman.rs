@@ -6,7 +6,7 @@ use std::{
     io::{Read, Seek},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use nix::{
@@ -18,6 +18,7 @@ use nix::{
     },
     unistd::Pid,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{IMAGE, Runtime, conflists, control_group, image, last_of, shown, version_of};
 use crate::{Lab, Netns, run};
@@ -124,7 +125,7 @@ impl Podman {
     }
 
     fn calls(&self) -> MutexGuard<'_, BTreeSet<Pid>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -1,6 +1,8 @@
 //! Many pods at once.
 
-use std::{collections::VecDeque, sync::Mutex, thread};
+use std::{collections::VecDeque, thread};
+
+use parking_lot::Mutex;
 
 use crate::{Lab, Netns, Settings};
 
@@ -10,7 +12,7 @@ const CALLERS: usize = 16;
 /// Runs `work` on each pod.
 fn by_all_callers(pods: &[Netns], work: impl Fn(&Netns) + Sync) {
     let queue: Mutex<VecDeque<&Netns>> = Mutex::new(pods.iter().collect());
-    let next = || queue.lock().unwrap().pop_front();
+    let next = || queue.lock().pop_front();
     thread::scope(|scope| {
         for _ in 0..CALLERS {
             scope.spawn(|| {

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::TcpListener,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::{Span, span::SpanKind, status::StatusCode},
 };
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
@@ -108,7 +109,7 @@ impl TraceService for Collected {
             let program = text_of(&resource.attributes, "service.name").unwrap();
             let spans = resource_spans.scope_spans.into_iter().flat_map(|scope| scope.spans);
             let reported = spans.map(|span| ProgramSpan { program: program.clone(), span });
-            self.0.lock().unwrap().extend(reported);
+            self.0.lock().extend(reported);
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
@@ -142,7 +143,7 @@ struct RefusingCollector(Arc<Mutex<BTreeMap<String, usize>>>);
 impl RefusingCollector {
     /// Number of refused exports of the program with the fewest.
     fn refused(&self) -> usize {
-        let refused = self.0.lock().unwrap();
+        let refused = self.0.lock();
         let of = |program| refused.get(program).copied().unwrap_or_default();
         of("host-shim").min(of("dpu-service"))
     }
@@ -156,7 +157,7 @@ impl TraceService for RefusingCollector {
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let resource = request.into_inner().resource_spans[0].resource.clone().unwrap();
         let program = text_of(&resource.attributes, "service.name").unwrap();
-        *self.0.lock().unwrap().entry(program).or_default() += 1;
+        *self.0.lock().entry(program).or_default() += 1;
         Err(Status::internal("no room"))
     }
 }
@@ -169,7 +170,7 @@ impl Collector {
     }
 
     fn reported(&self) -> Vec<ProgramSpan> {
-        self.reported.lock().unwrap().clone()
+        self.reported.lock().clone()
     }
 
     /// Waits for the only span with this name.

@@ -10,15 +10,13 @@ mod snapshot;
 mod tree;
 mod trials;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{
     Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, Rate, RateChange,
     RateSubject,
 };
+use parking_lot::{Mutex, MutexGuard};
 use vf_alloc::FunctionId;
 
 use super::{
@@ -110,11 +108,11 @@ impl DevlinkEswitch {
     }
 
     fn devlink(&self) -> MutexGuard<'_, Devlink> {
-        self.devlink.lock().unwrap_or_else(PoisonError::into_inner)
+        self.devlink.lock()
     }
 
     fn latest(&self) -> MutexGuard<'_, Snapshot> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.latest.lock()
     }
 
     /// Puts a configured card into its mode. Fails unless the card ends up in switchdev mode.

@@ -1,11 +1,9 @@
 //! Operations on representors' links that are the same for every card.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
+use parking_lot::{Mutex, MutexGuard};
 use vf_alloc::FunctionId;
 
 use super::{Carried, Representor};
@@ -43,7 +41,7 @@ impl Links {
     }
 
     fn rtnl(&self) -> MutexGuard<'_, Rtnl> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(super) fn all(&self) -> Result<Vec<Link>, Refused> {

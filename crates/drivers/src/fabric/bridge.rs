@@ -20,12 +20,10 @@ mod link;
 mod uplinks;
 mod vlans;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl};
+use parking_lot::{Mutex, MutexGuard};
 
 pub use abilities::BridgeAbilities;
 use gateways::GatewayPairs;
@@ -141,7 +139,7 @@ impl BridgeFabric {
     }
 
     fn lock_own_macs(&self) -> MutexGuard<'_, Vec<MacAddress>> {
-        self.own_macs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own_macs.lock()
     }
 
     /// Skips links that do not exist.

@@ -31,11 +31,12 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use netlink::{LinkEvent, MacAddress};
 use openflow::{Action, Cookies, CountedFlow, Switch};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use settings::check_database;
 pub use settings::{DATABASE, Datapath, OvsSettings};
 pub use vswitch::Vswitch;
@@ -135,7 +136,7 @@ impl OvsFabric {
 
 impl Drop for OvsFabric {
     fn drop(&mut self) {
-        *self.inner.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.inner.is_over.lock() = true;
         self.inner.over.notify_all();
         // Ends the wait of the thread that watches the database.
         self.inner.vswitch.close();
@@ -144,7 +145,7 @@ impl Drop for OvsFabric {
 
 impl Inner {
     fn shared(&self) -> MutexGuard<'_, SharedLinks> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     /// Calls `look` with the port's row, if the port is a member by the link that it has now.

@@ -1,10 +1,8 @@
 //! The log of a fabric's repairs to what all ports share.
 
-use std::{
-    collections::BTreeSet,
-    mem,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, mem};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The repairs of a bridge and of its links that are not pods' ports.
 #[derive(Debug, Default)]
@@ -43,7 +41,7 @@ impl Repairs {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

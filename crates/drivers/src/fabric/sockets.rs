@@ -1,8 +1,7 @@
 //! A pool of rtnetlink sockets: one for each call in progress.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use netlink::{Netns, Rtnl};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::driver::Refused;
 
@@ -40,7 +39,7 @@ impl Sockets {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Rtnl>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -1,11 +1,7 @@
 //! An Open vSwitch that is slow, answers malformed messages, cannot write, or is full of other programs' ports.
 //! Checked with `ovs-vsctl` and `ovs-ofctl`.
 
-use std::{
-    fs,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fs, sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use drivers::{
@@ -16,6 +12,7 @@ use drivers::{
     },
 };
 use ovsdb::{Database, Datum, Operation};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use test_clock::{Stopwatch, wait_until};
 
@@ -57,9 +54,9 @@ impl Relayed {
         let refusals = Mutex::new(Vec::new());
         at_once(pods, |pod| {
             let joined = self.dpu.fabric.join(&self.dpu.representor(pod), &pod.settings);
-            refusals.lock().unwrap().extend(joined.err());
+            refusals.lock().extend(joined.err());
         });
-        refusals.into_inner().unwrap()
+        refusals.into_inner()
     }
 }
 

@@ -5,9 +5,11 @@ use std::{
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex},
+    sync::Arc,
     thread,
 };
+
+use parking_lot::{Condvar, Mutex};
 
 /// What the relay does with the daemon's answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +52,7 @@ impl Relay {
 
     /// Changes the mode, also for open connections.
     pub(crate) fn set(&self, answers: Answers) {
-        *self.0.answers.lock().unwrap() = answers;
+        *self.0.answers.lock() = answers;
         self.0.changed.notify_all();
     }
 }
@@ -81,7 +83,8 @@ impl Spoiling {
     /// `Err` ends the connection.
     fn answer(&self, client: &mut UnixStream, answer: &[u8]) -> std::io::Result<()> {
         let held_back = |answers: &mut Answers| *answers == Answers::HeldBack;
-        let answers = self.changed.wait_while(self.answers.lock().unwrap(), held_back).unwrap();
+        let mut answers = self.answers.lock();
+        self.changed.wait_while(&mut answers, held_back);
         let answers = answers.clone();
         match answers {
             Answers::Whole | Answers::HeldBack => client.write_all(answer),

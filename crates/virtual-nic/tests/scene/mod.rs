@@ -7,7 +7,7 @@ pub(crate) mod support;
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
 };
 
@@ -16,6 +16,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use parking_lot::Mutex;
 use serde_json::Value;
 use support::TestNetns;
 use test_clock::wait_until;
@@ -63,7 +64,7 @@ impl Scene {
         let (errors, kept) = (child.stderr.take().unwrap(), Arc::clone(&log));
         thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
-                kept.lock().unwrap().push_str(&(line + "\n"));
+                kept.lock().push_str(&(line + "\n"));
             }
         });
         let mut line = String::new();
@@ -88,12 +89,12 @@ impl Scene {
 
     /// Moves a VF into a pod under a new name, and waits until the card has read it there.
     pub(crate) fn give(&self, card: &Card, vf: &str, pod: &TestNetns, name: &str) {
-        card.log.lock().unwrap().clear();
+        card.log.lock().clear();
         let mut host = self.host.rtnl();
         let index = host.link_by_name(vf).unwrap().unwrap().index;
         host.change_link(index, &LinkChange::new().netns(&pod.netns).name(name)).unwrap();
         let seen = format!("\"name\":\"{name}\"");
-        wait_until("the card sees the VF in the pod", || card.log.lock().unwrap().contains(&seen));
+        wait_until("the card sees the VF in the pod", || card.log.lock().contains(&seen));
     }
 
     /// Waits for the VF with this PCI address on the host.
@@ -132,7 +133,7 @@ impl Drop for Card {
     #[expect(clippy::print_stdout, reason = "the test harness shows it")]
     fn drop(&mut self) {
         if thread::panicking() {
-            println!("the card said:\n{}", self.log.lock().unwrap());
+            println!("the card said:\n{}", self.log.lock());
         }
         drop(self.process.kill());
         drop(self.process.wait());

@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         mpsc::{Receiver, Sender},
     },
     time::Duration,
@@ -20,6 +20,7 @@ use ::drivers::{
 };
 use model::{AntiSpoofing, Bandwidth, Label, PortSettings, Source};
 use netlink::MacAddress;
+use parking_lot::{Mutex, MutexGuard};
 use test_clock::sleep_until_moment;
 use vf_alloc::{FunctionId, PfId};
 
@@ -286,7 +287,7 @@ impl FakeKernel {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     fn call(

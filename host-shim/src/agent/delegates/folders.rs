@@ -6,16 +6,17 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use offload_proto::{Failure, Reason};
+use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout_at};
 
 use super::{catalogue::Catalogue, definitions::invalid};
 use crate::{
-    agent::defect::{defect, locked},
+    agent::defect::defect,
     protocol::{AddRequest, CallerFolders},
 };
 
@@ -136,7 +137,7 @@ impl Folders {
     }
 
     fn note(&self, folder: &Path, hindrance: Option<Hindrance>) {
-        let mut hindrances = locked(&self.hindrances);
+        let mut hindrances = self.hindrances.lock();
         match hindrance {
             Some(hindrance) => hindrances.insert(folder.to_owned(), hindrance),
             None => hindrances.remove(folder),
@@ -169,7 +170,7 @@ impl Folders {
     }
 
     fn naming<'a>(&self, unknown: &Failure, folders: impl Iterator<Item = &'a PathBuf>) -> Failure {
-        let hindrances = locked(&self.hindrances);
+        let hindrances = self.hindrances.lock();
         let (mut read, mut unread) = (Vec::new(), Vec::new());
         for folder in folders {
             let path = folder.display();
@@ -221,7 +222,7 @@ mod tests {
             let (begun, answers) = (Arc::clone(&begun), Arc::clone(&answers));
             let hang = move |_: &Path| {
                 begun.fetch_add(1, Ordering::Relaxed);
-                let _ = locked(&answers).recv();
+                let _ = answers.lock().recv();
                 Ok(())
             };
             let deadline = Instant::now() + Duration::from_millis(100);

@@ -6,7 +6,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,16 +16,14 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 use offload_proto::{Failure, Reason, v1};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::sleep;
 
 use super::{additions::Additions, catalogue::Chain, default_routes::DefaultRoutes, lease};
 use crate::{
-    agent::{
-        defect::locked,
-        vfs::{Phase, PodNetns},
-    },
+    agent::vfs::{Phase, PodNetns},
     protocol::{ExpectedInterface, Key},
     whole_file,
 };
@@ -233,7 +231,7 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Delegated>>> {
-        locked(&self.kept)
+        self.kept.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use offload_proto::{
     Failure, Finding, Reason,
     v1::{self, Difference},
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
@@ -28,7 +29,6 @@ use super::{
 use crate::{
     agent::{
         clock::microseconds,
-        defect::locked,
         kill_points::KillPoint,
         vfs::{Phase, PodNetns},
     },
@@ -348,7 +348,7 @@ impl Delegates {
     }
 
     fn note_trouble(&self, key: &Key, failure: Option<&Failure>) {
-        let mut troubles = locked(&self.troubles);
+        let mut troubles = self.troubles.lock();
         match failure {
             Some(failure) => troubles.insert(key.clone(), failure.message.clone()),
             None => troubles.remove(key),
@@ -358,7 +358,7 @@ impl Delegates {
     /// What plugins have not taken back.
     pub(in crate::agent) fn differences(&self) -> Vec<Difference> {
         let told = |(key, why): (&Key, &String)| Finding::DelegateLeft.of(key, why);
-        locked(&self.troubles).iter().map(told).collect()
+        self.troubles.lock().iter().map(told).collect()
     }
 
     /// With the folders whose files define networks, too, if a network is unknown that an ADD has `asked` for.

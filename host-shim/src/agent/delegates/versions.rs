@@ -4,13 +4,13 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
-    sync::Mutex,
     time::SystemTime,
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::{agent::defect::locked, cni::version::Version};
+use crate::cni::version::Version;
 
 /// The versions that programs have said they speak, as long as they are not replaced.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ impl Known {
     /// Those of a program. `None`: it has not been asked, or was replaced since.
     pub(super) fn of(&self, program: &Path) -> Option<Vec<Version>> {
         let changed = changed(program)?;
-        let known = locked(&self.0);
+        let known = self.0.lock();
         let (then, versions) = known.get(program)?;
         (*then == changed).then(|| versions.clone())
     }
@@ -28,7 +28,7 @@ impl Known {
     /// Remembers what a program has answered.
     pub(super) fn learn(&self, program: &Path, versions: Vec<Version>) {
         if let Some(changed) = changed(program) {
-            locked(&self.0).insert(program.to_owned(), (changed, versions));
+            self.0.lock().insert(program.to_owned(), (changed, versions));
         }
     }
 }

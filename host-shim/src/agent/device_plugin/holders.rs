@@ -4,17 +4,15 @@
 //! the kubelet's list, which includes pods whose ADD is still to come; the agent's records; and recent Allocates, which
 //! the kubelet's list may lack.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use netlink::NetnsId;
+use parking_lot::Mutex;
 use sriov::IommuGroup;
 use tokio::{sync::watch, time::Instant};
 use vf_alloc::Device;
 
-use crate::agent::{
-    defect::locked,
-    vfs::{Phase, Records},
-};
+use crate::agent::vfs::{Phase, Records};
 
 /// How long the kubelet's list may lack an Allocate.
 const UNLISTED: Duration = Duration::from_secs(10);
@@ -106,7 +104,7 @@ impl State {
 impl GivenVfs {
     /// Returns the pods that have VFs.
     pub(super) fn holders(&self, records: &Records) -> Holders {
-        locked(&self.state).holders(records)
+        self.state.lock().holders(records)
     }
 
     /// Notifies of each Allocate.
@@ -125,7 +123,7 @@ impl GivenVfs {
         records: &Records,
         now: Instant,
     ) -> Result<(), GroupInUse> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let holders = state.holders(records);
         groups.iter().try_for_each(|(vf, group)| holders.check(vf, group, vfs))?;
         // The kubelet gives a VF again only after its previous pod has ended.
@@ -140,13 +138,13 @@ impl GivenVfs {
 
     /// Whether the kubelet should be asked again.
     pub(super) fn is_outdated(&self, now: Instant) -> bool {
-        locked(&self.state).asked.is_none_or(|asked| now >= asked + FRESH)
+        self.state.lock().asked.is_none_or(|asked| now >= asked + FRESH)
     }
 
     /// Stores the VFs of each pod in the kubelet's list, or why it did not answer. `asked` is when the kubelet was
     /// asked.
     pub(super) fn learn(&self, listed: Result<Vec<Vec<Device>>, String>, asked: Instant) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         state.asked = Some(asked);
         let trouble = match listed {
             Ok(listed) => {
@@ -189,7 +187,7 @@ mod unit_tests {
         give(&given, records, "a", begin);
         let listed = |vfs: &[&str], after| {
             given.learn(Ok(vec![devices(vfs)]), begin + after);
-            let state = locked(&given.state);
+            let state = given.state.lock();
             (state.listed.concat(), state.allocated.len())
         };
         let soon = Duration::from_secs(1);

@@ -1,11 +1,6 @@
 //! The gRPC service for one resource, called by the kubelet.
 
-use std::{
-    collections::HashMap,
-    pin::Pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, pin::Pin, sync::Arc, time::Duration};
 
 use offload_proto::{
     kubelet::deviceplugin::{
@@ -17,6 +12,7 @@ use offload_proto::{
     },
     v1::{PooledVf, VfPool},
 };
+use parking_lot::Mutex;
 use sriov::IommuGroup;
 use tokio::{
     sync::{Notify, watch},
@@ -36,10 +32,7 @@ use super::{
     settings::DevicePluginSettings,
     vfio::{VfioError, VfioProblems, check_pool, device_nodes, group_of, groups_of, problem_of},
 };
-use crate::agent::{
-    defect::locked,
-    vfs::{Cards, Vfs},
-};
+use crate::agent::vfs::{Cards, Vfs};
 
 /// How often changes on the host are sent to the kubelet. The DPU does not report them: a VF that was bound to another
 /// driver stays in its pool.
@@ -127,7 +120,7 @@ impl Plugin {
         let pool = self.current_pool().unwrap_or_default();
         // The pool may have changed since the kubelet chose from its list.
         let is_known = |id: &String| {
-            pool.vfs.iter().any(|vf| vf.device == *id) || locked(advertised).has(id, Instant::now())
+            pool.vfs.iter().any(|vf| vf.device == *id) || advertised.lock().has(id, Instant::now())
         };
         if let Some(unknown) = ids.iter().find(|id| !is_known(id)) {
             return Err(Status::invalid_argument(format!("{resource} has no device {unknown}")));
@@ -197,7 +190,7 @@ impl Lister {
             self.ask_kubelet().await;
         }
         let ids = pool.vfs.iter().map(|vf| vf.device.clone()).collect();
-        locked(&self.advertised).learn(ids, Instant::now());
+        self.advertised.lock().learn(ids, Instant::now());
         let (holders, healthy) = (self.given.holders(self.vfs.records()), healthy(&pool));
         let devices = found.into_iter().map(|found| {
             let is_usable =

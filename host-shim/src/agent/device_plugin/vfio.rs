@@ -3,17 +3,15 @@
 //! A program that opens one VF has its whole IOMMU group. A VF is therefore healthy only if its whole group is in its
 //! pool and no other pod has a VF of the group.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Mutex,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use offload_proto::kubelet::deviceplugin::DeviceSpec;
+use parking_lot::Mutex;
 use sriov::IommuGroup;
 use vf_alloc::Device;
 
 use super::holders::{GroupInUse, Holders};
-use crate::agent::{defect::locked, vfs::Cards};
+use crate::agent::vfs::Cards;
 
 /// The vfio container device, which a program needs in addition to the groups' nodes.
 const VFIO: &str = "/dev/vfio/vfio";
@@ -122,7 +120,7 @@ pub(super) struct VfioProblems(Mutex<HashMap<Device, String>>);
 impl VfioProblems {
     /// Records why no container can open the VF now. Logs each reason once.
     pub(super) fn note(&self, vf: &Device, problem: Option<&VfioError>) {
-        let mut logged = locked(&self.0);
+        let mut logged = self.0.lock();
         let Some(problem) = problem else {
             logged.remove(vf);
             return;

@@ -1,10 +1,11 @@
 //! An established session: its calls and its messages to the DPU.
 
-use std::{collections::HashSet, future::Future, sync::Mutex, time::Instant};
+use std::{collections::HashSet, future::Future, time::Instant};
 
 use offload_proto::v1::{
     self, HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{
         Notify,
@@ -18,7 +19,7 @@ use tonic::{Response, Status, transport::Channel};
 use vf_alloc::{Device, VfOffer};
 
 use super::{networks::Networks, vf_offers::VfOffers};
-use crate::agent::{defect::locked, vfs::Claimed};
+use crate::agent::vfs::Claimed;
 
 /// The reason of calls to a DPU that does not answer heartbeats.
 pub(super) const SILENCE: &str = "it does not answer heartbeats";
@@ -62,17 +63,17 @@ impl Established {
 
     /// The prefix that a network gives to interfaces without a requested name. `None`: none.
     pub(in crate::agent) fn interface_prefix(&self, network: &str) -> Option<String> {
-        locked(&self.networks).interface_prefix(network).map(str::to_owned)
+        self.networks.lock().interface_prefix(network).map(str::to_owned)
     }
 
     /// Takes a changed network.
     pub(super) fn note_network(&self, changed: &v1::NetworkChanged) {
-        locked(&self.networks).note(changed);
+        self.networks.lock().note(changed);
     }
 
     /// Takes the DPU's VF offers.
     pub(super) fn note_offers(&self, offers: v1::VfOffers) {
-        locked(&self.offers).note(offers);
+        self.offers.lock().note(offers);
     }
 
     /// Takes the ids of attachments that the DPU has no record of.
@@ -82,12 +83,12 @@ impl Established {
             ?attachments,
             "the DPU has no record of these attachments; their pods are cut off"
         );
-        locked(&self.unrecorded).extend(attachments);
+        self.unrecorded.lock().extend(attachments);
     }
 
     /// Whether the DPU has no record of the attachment.
     pub(in crate::agent) fn is_unrecorded(&self, id: &str) -> bool {
-        locked(&self.unrecorded).contains(id)
+        self.unrecorded.lock().contains(id)
     }
 
     /// Takes the chosen VF if it is offered and can be claimed.
@@ -96,7 +97,7 @@ impl Established {
         chosen: &Device,
         claim: impl Fn(&Device) -> Option<Claimed>,
     ) -> Option<(VfOffer, Claimed)> {
-        locked(&self.offers).take_chosen(chosen, claim)
+        self.offers.lock().take_chosen(chosen, claim)
     }
 
     /// Takes an offered VF of the network's pool that can be claimed. Also `None` if the pool is unknown.
@@ -105,18 +106,18 @@ impl Established {
         network: &str,
         claim: impl Fn(&Device) -> Option<Claimed>,
     ) -> Option<(VfOffer, Claimed)> {
-        let pool = locked(&self.networks).pool_of(network).map(str::to_owned)?;
-        locked(&self.offers).take_of_pool(&pool, claim)
+        let pool = self.networks.lock().pool_of(network).map(str::to_owned)?;
+        self.offers.lock().take_of_pool(&pool, claim)
     }
 
     /// The VFs that the DPU offers and no ADD has taken.
     pub(in crate::agent) fn offered(&self) -> Vec<Device> {
-        locked(&self.offers).devices()
+        self.offers.lock().devices()
     }
 
     /// Voids this session's offers: the next hello lists the VFs in use.
     pub(super) fn close_offers(&self) {
-        locked(&self.offers).close();
+        self.offers.lock().close();
     }
 
     /// A client on this session's connection.

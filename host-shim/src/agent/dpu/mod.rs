@@ -11,9 +11,9 @@
 //! name their session and are refused after a newer one began. They also carry the time when they were made. An Attach
 //! that arrives after a later Detach of its key reserves nothing.
 //!
-//! - *A call and the end of its session.* The agent does not know whether the DPU served the call. It repeats an Attach
-//!   in the next session or takes it back (`detach_by_key`). It keeps a Detach without a record (`detach_later`); a Detach
-//!   with a record is retried from the record.
+//! - *A call and the end of its session.* The agent does not know whether the DPU served the call. It repeats an
+//!   Attach in the next session or takes it back (`detach_by_key`). It keeps a Detach without a record
+//!   (`detach_later`); a Detach with a record is retried from the record.
 //! - *A hello and an ADD.* The hello lists calls in progress before records, so that an ADD that moves from one to the
 //!   other is in at least one list.
 //! - *A hello and an ADD that takes a VF offer.* A session's offers are closed before the next hello lists the VFs in

@@ -1,11 +1,12 @@
 //! Pending detaches: Detach calls that are still to be made. After a call without an answer the agent does not know
 //! what the DPU holds. It sends Detach until the DPU confirms.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::collections::HashMap;
 
 use offload_proto::v1::DetachRequest;
+use parking_lot::Mutex;
 
-use crate::{agent::defect::locked, protocol::Key};
+use crate::protocol::Key;
 
 /// Pending detaches of attachments without a record here. They need not survive a restart: the next hello does not list
 /// those attachments, and the DPU releases them.
@@ -20,22 +21,22 @@ impl PendingDetaches {
     /// Stores a Detach for later.
     pub(super) fn note(&self, request: DetachRequest) {
         let key = request.key.clone().unwrap_or_default().into();
-        let mut pending = locked(&self.0);
+        let mut pending = self.0.lock();
         if pending.len() < Self::MOST || pending.contains_key(&key) {
             pending.insert(key, request);
         }
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {
-        locked(&self.0).keys().cloned().collect()
+        self.0.lock().keys().cloned().collect()
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<DetachRequest> {
-        locked(&self.0).get(key).cloned()
+        self.0.lock().get(key).cloned()
     }
 
     pub(super) fn forget(&self, key: &Key) {
-        locked(&self.0).remove(key);
+        self.0.lock().remove(key);
     }
 }
 

@@ -1,16 +1,14 @@
 //! The problems of this host's pods and of its agent's configuration, which the agent reports to the DPU.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::collections::BTreeMap;
 
 use offload_proto::{
     Finding,
     v1::{self, Difference},
 };
+use parking_lot::Mutex;
 
-use crate::agent::{
-    defect::locked,
-    vfs::{Phase, Records},
-};
+use crate::agent::vfs::{Phase, Records};
 
 /// The most findings in a report to the DPU.
 const REPORTED: usize = 64;
@@ -34,27 +32,27 @@ pub(in crate::agent) struct PodFindings {
 impl PodFindings {
     /// Records a problem of a pod; `found` has the attachment's id as subject.
     pub(in crate::agent) fn note(&self, found: Difference) {
-        locked(&self.found).insert(found.subject.clone(), found);
+        self.found.lock().insert(found.subject.clone(), found);
     }
 
     /// Clears the problem of an attachment's pod.
     pub(in crate::agent) fn clear(&self, id: &str) {
-        locked(&self.found).remove(id);
+        self.found.lock().remove(id);
     }
 
     /// Sets the VFs of the kubelet that pods do not use. The subject of each is an attachment of the pod.
     pub(super) fn set_unused(&self, unused: Vec<Difference>) {
-        *locked(&self.unused) = unused;
+        *self.unused.lock() = unused;
     }
 
     /// Sets why the agent's configuration file is not in force. Empty: it is in force.
     pub(in crate::agent) fn set_configuration_problem(&self, problem: String) {
-        *locked(&self.configuration) = problem;
+        *self.configuration.lock() = problem;
     }
 
     /// Why the agent's configuration file is not in force. `None`: it is in force.
     pub(in crate::agent) fn configuration_problem(&self) -> Option<String> {
-        Some(locked(&self.configuration).clone()).filter(|problem| !problem.is_empty())
+        Some(self.configuration.lock().clone()).filter(|problem| !problem.is_empty())
     }
 
     /// The findings of live attachments.
@@ -66,7 +64,7 @@ impl PodFindings {
 
     /// The VFs of the kubelet that pods do not use.
     pub(in crate::agent) fn unused(&self, records: &Records) -> Vec<Difference> {
-        let mut unused = locked(&self.unused).clone();
+        let mut unused = self.unused.lock().clone();
         unused.retain(|found| is_live(records, &found.subject));
         unused
     }
@@ -74,9 +72,9 @@ impl PodFindings {
     /// The findings of recorded attachments, interfaces first. Others are removed.
     fn recorded(&self, records: &Records) -> Vec<Difference> {
         let is_recorded = |id: &str| records.by_id(id).is_some();
-        let mut found = locked(&self.found);
+        let mut found = self.found.lock();
         found.retain(|id, _| is_recorded(id));
-        let unused = locked(&self.unused);
+        let unused = self.unused.lock();
         let unused = unused.iter().filter(|found| is_recorded(&found.subject));
         found.values().chain(unused).cloned().collect()
     }
@@ -84,7 +82,7 @@ impl PodFindings {
     /// The report for the DPU. `None`: the session has had the same report.
     pub(super) fn news(&self, session: &str, records: &Records) -> Option<v1::PodFindings> {
         let report = Some((session.to_owned(), self.report(records)));
-        let mut reported = locked(&self.reported);
+        let mut reported = self.reported.lock();
         if *reported == report {
             return None;
         }

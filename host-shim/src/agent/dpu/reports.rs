@@ -1,17 +1,12 @@
 //! Messages that the host sends to its DPU unasked: inventory, attached pods, declined offers.
 
-use std::{
-    collections::HashSet,
-    convert::Infallible,
-    mem,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashSet, convert::Infallible, mem, sync::Arc, time::Duration};
 
 use offload_proto::{
     Failure, capability,
     v1::{self, Hello, Inventory, PhysicalFunction, VfCondition, host_message},
 };
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use vf_alloc::VfOffer;
 
@@ -22,7 +17,6 @@ use super::{
 };
 use crate::{
     agent::{
-        defect::locked,
         kill_points::KillPoint,
         pending::{Entered, Pending},
         repairs::Repairs,
@@ -115,18 +109,18 @@ impl Reports {
 
     /// The PFs of the last inventory that the DPU got.
     pub(in crate::agent) fn reported_pfs(&self) -> Vec<PhysicalFunction> {
-        locked(&self.sent).pfs.clone()
+        self.sent.lock().pfs.clone()
     }
 
     /// Sends the inventory soon, even if unchanged: the DPU waits for the state of a VF.
     pub(in crate::agent) fn inventory_wanted(&self) {
-        locked(&self.sent).is_wanted_again = true;
+        self.sent.lock().is_wanted_again = true;
         self.vfs.signals().inventory_changed();
     }
 
     /// Whether an inventory is still to be sent: until then the DPU may take a returned VF for one in use.
     pub(in crate::agent) fn is_inventory_wanted(&self) -> bool {
-        let sent = locked(&self.sent);
+        let sent = self.sent.lock();
         sent.is_wanted_again || sent.is_on_its_way
     }
 
@@ -134,7 +128,7 @@ impl Reports {
     pub(in crate::agent) fn report_attached(&self, record: &Record) {
         let attached = v1::Attached { attachment_id: record.id().to_owned() };
         if !self.session.send(host_message::Message::Attached(attached)) {
-            locked(&self.untold).insert(record.id().to_owned());
+            self.untold.lock().insert(record.id().to_owned());
         }
     }
 
@@ -150,7 +144,7 @@ impl Reports {
 
     /// Sends reports of attachments that waited for a session.
     pub(super) fn report_waiting(&self) {
-        let untold = mem::take(&mut *locked(&self.untold));
+        let untold = mem::take(&mut *self.untold.lock());
         for record in untold.iter().filter_map(|id| self.vfs.records().by_id(id)) {
             self.report_attached(&record);
         }
@@ -164,7 +158,7 @@ impl Reports {
     pub(in crate::agent) async fn hello(&self) -> Result<Hello, Failure> {
         // The hello lists attachments in their pods. Clear before listing: an attachment that enters its pod later is
         // reported after the session has begun.
-        locked(&self.untold).clear();
+        self.untold.lock().clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
@@ -183,7 +177,7 @@ impl Reports {
         let (inventory, live, attaching) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
         log_uses(&inventory.pfs);
-        self.note_told(&mut locked(&self.sent), inventory.pfs.clone());
+        self.note_told(&mut self.sent.lock(), inventory.pfs.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -217,9 +211,9 @@ impl Reports {
     /// The host's links cannot be listed.
     async fn send_inventory(&self) -> Result<(), Failure> {
         // Taken before listing and restored if nothing was sent: a request during the listing needs a later inventory.
-        let is_wanted_again = locked(&self.sent).begin();
+        let is_wanted_again = self.sent.lock().begin();
         let has_it = self.tell_inventory(is_wanted_again).await;
-        let mut sent = locked(&self.sent);
+        let mut sent = self.sent.lock();
         sent.is_wanted_again |= is_wanted_again && !matches!(has_it, Ok(true));
         sent.is_on_its_way = false;
         has_it.map(drop)
@@ -228,7 +222,7 @@ impl Reports {
     /// Takes the inventory and sends it if it changed. Returns whether the DPU has it.
     async fn tell_inventory(&self, is_wanted_again: bool) -> Result<bool, Failure> {
         let inventory = self.list().await?;
-        let mut sent = locked(&self.sent);
+        let mut sent = self.sent.lock();
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
         }
@@ -285,12 +279,12 @@ mod tests {
     impl Reports {
         /// The number of attachments that are not reported yet.
         pub(in crate::agent) fn untold(&self) -> usize {
-            locked(&self.untold).len()
+            self.untold.lock().len()
         }
 
         /// Pretends that the DPU got these PFs.
         pub(in crate::agent) fn know(&self, pfs: Vec<PhysicalFunction>) {
-            locked(&self.sent).pfs = pfs;
+            self.sent.lock().pfs = pfs;
         }
     }
 
@@ -300,9 +294,9 @@ mod tests {
         let (reports, record) = (dpu.reports(), record("a", "c"));
         keep(reports.vfs.records(), record.clone());
         reports.report_attached(&record);
-        assert!(locked(&reports.untold).contains("a"));
+        assert!(reports.untold.lock().contains("a"));
         reports.report_waiting();
-        assert!(locked(&reports.untold).contains("a"), "there is no session yet");
+        assert!(reports.untold.lock().contains("a"), "there is no session yet");
     }
 
     #[test]

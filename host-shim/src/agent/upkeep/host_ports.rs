@@ -4,20 +4,16 @@
 //! it. What is here compares the configuration with the records, and asks for what is missing and gives back
 //! what is wanted no more. Its caller is the agent itself.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Instant};
 
 use netlink::{Error, Link};
 use offload_proto::{Failure, Finding, Reason, v1::Difference};
+use parking_lot::Mutex;
 
 use crate::{
     agent::{
         caller::Caller,
-        defect::{done_or_nothing, locked},
+        defect::done_or_nothing,
         dpu::SessionState,
         host_port::HostPort,
         verbs::{self, Destination, Doors, Renewal, release},
@@ -50,7 +46,7 @@ impl HostPorts {
 
     /// From now on these are wanted and no others.
     pub(in crate::agent) fn want(&self, ports: Vec<HostPort>) {
-        *locked(&self.wanted) = ports;
+        *self.wanted.lock() = ports;
         self.doors.vfs.signals().look_at_host_ports();
     }
 
@@ -65,13 +61,13 @@ impl HostPorts {
     /// Gives back what is wanted no more, and attaches what is missing.
     pub(super) async fn compare(&self) {
         let _one_at_a_time = self.comparing.lock().await;
-        let wanted = locked(&self.wanted).clone();
+        let wanted = self.wanted.lock().clone();
         for record in records(&self.doors.vfs) {
             if !wanted.iter().any(|port| is_of(&record, port)) {
                 self.release(&record).await;
             }
         }
-        locked(&self.obstacles).retain(|name, _| wanted.iter().any(|port| port.name == *name));
+        self.obstacles.lock().retain(|name, _| wanted.iter().any(|port| port.name == *name));
         for port in &wanted {
             let outcome = self.provide(port).await;
             self.note(port, outcome.err());
@@ -143,7 +139,7 @@ impl HostPorts {
     fn note(&self, port: &HostPort, failure: Option<Failure>) {
         let HostPort { name, network, .. } = port;
         let why = failure.map(|failure| failure.to_string());
-        let mut obstacles = locked(&self.obstacles);
+        let mut obstacles = self.obstacles.lock();
         if obstacles.get(name) == why.as_ref() {
             return;
         }
@@ -161,7 +157,7 @@ impl HostPorts {
 
     /// The host ports that are not in place, and why.
     pub(super) fn differences(&self) -> Vec<Difference> {
-        let obstacles = locked(&self.obstacles);
+        let obstacles = self.obstacles.lock();
         let told = |(name, why): (&String, &String)| Finding::HostPortMissing.of(name, why);
         obstacles.iter().map(told).collect()
     }

@@ -3,7 +3,7 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,10 +11,10 @@ use offload_proto::{
     Failure,
     v1::{Difference, ExaminedVf},
 };
+use parking_lot::Mutex;
 
 use super::{examine::told, provide::Provider};
 use crate::agent::{
-    defect::locked,
     kill_points::KillPoint,
     repairs::Obstacles,
     verbs::{
@@ -235,14 +235,14 @@ impl Keeper {
         self.provider.provide().await;
         self.doors.dpu.calls().deliver_detaches().await;
         self.doors.dpu.report_pod_findings();
-        *locked(&self.last_pass) = Instant::now();
+        *self.last_pass.lock() = Instant::now();
         obstacles
     }
 
     /// Whether comparisons with the kernel still come to an end. One that doesn't means that the
     /// kernel, the disk or the agent hangs.
     pub(in crate::agent) fn is_healthy(&self, now: Instant) -> bool {
-        now.saturating_duration_since(*locked(&self.last_pass))
+        now.saturating_duration_since(*self.last_pass.lock())
             < self.doors.timeouts.reconcile() * 3 + LONGEST_PASS
     }
 }
@@ -257,10 +257,7 @@ fn looked<T>(record: &Record, look: Result<T, Failure>) -> Option<T> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::{
-        Condvar, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures::future::join_all;
     use netlink::{Link, Netns, NetnsId, Rtnl};
@@ -269,6 +266,8 @@ pub(super) mod tests {
     use test_clock::within;
     use tokio::{runtime::Builder, task::yield_now};
     use vf_alloc::Device;
+
+    use parking_lot::Condvar;
 
     use super::*;
     use crate::{
@@ -305,7 +304,7 @@ pub(super) mod tests {
 
     /// When the last pass came to its end.
     pub(in crate::agent) fn last_pass(keeper: &Keeper) -> Instant {
-        *locked(&keeper.last_pass)
+        *keeper.last_pass.lock()
     }
 
     /// A card whose reads block until they are released.
@@ -318,7 +317,7 @@ pub(super) mod tests {
 
     impl SlowCard {
         fn end(&self) {
-            *self.is_over.lock().unwrap() = true;
+            *self.is_over.lock() = true;
             self.told.notify_all();
         }
     }
@@ -326,8 +325,7 @@ pub(super) mod tests {
     impl VfSource for SlowCard {
         fn vf_of(&self, _link: &Link) -> Option<VfIdentity> {
             self.looks.fetch_add(1, Ordering::Relaxed);
-            let is_over = self.is_over.lock().unwrap();
-            drop(self.told.wait_while(is_over, |is_over| !*is_over).unwrap());
+            self.told.wait_while(&mut self.is_over.lock(), |is_over| !*is_over);
             None
         }
 

@@ -1,17 +1,12 @@
 //! How many VFs the DPU wants the host to have.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use offload_proto::v1::WantedVfs;
+use parking_lot::Mutex;
 use vf_alloc::PfId;
 
-use crate::{
-    agent::{defect::locked, vfs::Vfs},
-    vf_source::ProvideError,
-};
+use crate::{agent::vfs::Vfs, vf_source::ProvideError};
 
 /// What the DPU wants.
 #[derive(Debug, Default)]
@@ -43,25 +38,25 @@ impl Provider {
         let Ok(id) = PfId::from_numbers(controller, pf) else {
             return tell(controller, pf, count, &ProvideError::UnknownPf);
         };
-        locked(&self.wanted).0.insert(id, Wish { count, obstacle: None });
+        self.wanted.lock().0.insert(id, Wish { count, obstacle: None });
         self.vfs.signals().ask_for_pass();
     }
 
     /// The DPU may no longer want what it wanted.
     pub(super) fn forget(&self) {
-        locked(&self.wanted).0.clear();
+        self.wanted.lock().0.clear();
     }
 
     /// Whether something was in the way of a wish when it was tried last. A VF that is free again may have
     /// been that.
     pub(super) fn is_any_in_the_way(&self) -> bool {
-        locked(&self.wanted).0.values().any(|wish| wish.obstacle.is_some())
+        self.wanted.lock().0.values().any(|wish| wish.obstacle.is_some())
     }
 
     /// Gives the PFs as many VFs as the DPU wants, where no VF is in use.
     pub(super) async fn provide(&self) {
         let wanted: Vec<_> =
-            locked(&self.wanted).0.iter().map(|(pf, wish)| (*pf, wish.count)).collect();
+            self.wanted.lock().0.iter().map(|(pf, wish)| (*pf, wish.count)).collect();
         if wanted.is_empty() {
             return;
         }
@@ -73,7 +68,7 @@ impl Provider {
 
     /// Remembers what is in the way of a wish, and tells it when it is new.
     fn note(&self, pf: PfId, outcome: Result<bool, ProvideError>) {
-        let mut wanted = locked(&self.wanted);
+        let mut wanted = self.wanted.lock();
         let Some(wish) = wanted.0.get_mut(&pf) else { return };
         let PfId { controller, pf } = pf;
         let obstacle = outcome.as_ref().err().map(|error| bootstrap::Chain(error).to_string());
@@ -117,7 +112,7 @@ mod tests {
         provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });
         let _attach_under_way = vfs.numbers().vfs_stay().await;
         provider.provide().await;
-        let told = locked(&provider.wanted).0[&PfId::local(1)].obstacle.clone();
+        let told = provider.wanted.lock().0[&PfId::local(1)].obstacle.clone();
         assert!(told.is_some_and(|told| told.contains("number of VFs")));
         assert!(provider.is_any_in_the_way());
     }
@@ -128,6 +123,6 @@ mod tests {
         let provider = Provider::new(vfs);
         provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });
         provider.forget();
-        assert!(locked(&provider.wanted).0.is_empty());
+        assert!(provider.wanted.lock().0.is_empty());
     }
 }

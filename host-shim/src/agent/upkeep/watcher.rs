@@ -1,17 +1,14 @@
 //! Wakes the keeper when the kernel reports VFs that arrive, change or leave.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use netlink::{Error, Link, LinkEvent, LinkMonitor};
+use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::keeper::Keeper;
 use crate::agent::{
     config::Timeouts,
-    defect::locked,
     vfs::{Record, Vfs},
 };
 
@@ -64,7 +61,7 @@ impl Watcher {
             }
             return self.vfs.signals().inventory_changed();
         };
-        if locked(&self.looked_for).insert(record.id().to_owned()) {
+        if self.looked_for.lock().insert(record.id().to_owned()) {
             // Not among the work that is finished before the agent ends: mostly it waits.
             tokio::spawn(Arc::clone(self).look_after_pause(record));
         }
@@ -76,7 +73,7 @@ impl Watcher {
         sleep(self.vfs.pause_of(record.id())).await;
         let key = self.vfs.keys().lock(&record.key()).await;
         // Before the look: what changes from here on asks for another.
-        locked(&self.looked_for).remove(record.id());
+        self.looked_for.lock().remove(record.id());
         drop(key);
         self.keeper.reconcile_soon(record);
     }

@@ -10,9 +10,8 @@
 //!
 //! 1. the DPU learns from every hello that the ADD is in progress
 //!    ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
-//! 2. at the same time
-//!    - the DPU gets the request, journals the attachment and answers;
-//!    - the speculative attach is recorded, and then its VF moved into the pod, down;
+//! 2. at the same time - the DPU gets the request, journals the attachment and answers; - the speculative attach is
+//!    recorded, and then its VF moved into the pod, down;
 //! 3. the record in phase *attaching* is on the disk: before the VF is configured, or touched without a speculative
 //!    move;
 //! 4. the VF is in the pod and configured;

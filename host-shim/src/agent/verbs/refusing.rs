@@ -1,10 +1,11 @@
 //! The networks whose attaches the DPU refuses.
 
-use std::{collections::HashSet, sync::Mutex};
+use std::collections::HashSet;
 
 use offload_proto::{Failure, Reason};
+use parking_lot::Mutex;
 
-use crate::{agent::defect::locked, protocol::AddRequest};
+use crate::protocol::AddRequest;
 
 /// The networks whose latest attach the DPU refused. Their pods are tried again and again, without a speculative move.
 #[derive(Debug, Default)]
@@ -16,12 +17,12 @@ impl Refusing {
 
     /// Whether the network's last answer was a refusal.
     pub(super) fn is_refusing(&self, network: &str) -> bool {
-        locked(&self.0).contains(network)
+        self.0.lock().contains(network)
     }
 
     /// Records whether the DPU granted these requests.
     pub(super) fn note(&self, requests: &[AddRequest], failure: Option<&Failure>) {
-        let mut refusing = locked(&self.0);
+        let mut refusing = self.0.lock();
         match (failure, requests) {
             (None, _) => requests.iter().for_each(|request| _ = refusing.remove(&request.network)),
             (Some(failure), [request]) if is_of_network(failure.reason) => {

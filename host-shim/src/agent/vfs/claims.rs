@@ -3,15 +3,12 @@
 //! An ADD claims the offered VFs that it takes, from before it asks the DPU until they are recorded or the claim is
 //! dropped. Claimed VFs are listed as held, and no other ADD gets them.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashSet, sync::Arc};
 
+use parking_lot::Mutex;
 use vf_alloc::Device;
 
 use super::{cleanliness::Cleanliness, host::Host, renewal::Renewer};
-use crate::agent::defect::locked;
 
 /// What keeps VFs for ADDs.
 #[derive(Debug)]
@@ -31,7 +28,7 @@ pub(in crate::agent) struct Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        locked(&self.devices).remove(&self.device);
+        self.devices.lock().remove(&self.device);
     }
 }
 
@@ -52,7 +49,7 @@ impl Claims {
     /// Claims the VF if it is free and not known to differ from its baseline. A VF that is handed over to programs has
     /// no link to compare.
     pub(in crate::agent) fn try_claim(&self, device: &Device) -> Option<Claimed> {
-        let mut devices = locked(&self.devices);
+        let mut devices = self.devices.lock();
         let is_to_be_had = !devices.contains(device)
             && self.host.records().by_device(device).is_none()
             && !self.renewer.is_under_way(device)
@@ -65,7 +62,7 @@ impl Claims {
 
     /// The VFs that are claimed now. To be looked at before the records: a claim ends once there is one.
     pub(in crate::agent) fn devices(&self) -> HashSet<Device> {
-        locked(&self.devices).clone()
+        self.devices.lock().clone()
     }
 }
 

@@ -1,15 +1,13 @@
 //! Turns for moving VFs. Moves into pods have priority, because a starting pod waits and an ended one does not. The new
 //! pods of a rolling update thus do not queue behind the old ones' moves.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use offload_proto::Failure;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::agent::defect::{defect, locked};
+use crate::agent::defect::defect;
 
 /// Where a VF is moved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +51,7 @@ pub(super) struct MoveTurn {
 
 impl Drop for MoveTurn {
     fn drop(&mut self) {
-        let mut state = locked(&self.turns.0);
+        let mut state = self.turns.0.lock();
         state.left += 1;
         state.under_way_home -= usize::from(self.way == Way::Home);
         drop(state);
@@ -80,7 +78,7 @@ impl MoveTurns {
     /// Of kind *internal*.
     pub(super) async fn turn(self: &Arc<Self>, way: Way) -> Result<MoveTurn, Failure> {
         let (sender, turn) = oneshot::channel();
-        locked(&self.0).waiting(way).push_back(sender);
+        self.0.lock().waiting(way).push_back(sender);
         self.give();
         // The task that removes the sender from the queue sends a turn.
         turn.await.map_err(|error| defect(&error))
@@ -89,7 +87,7 @@ impl MoveTurns {
     /// Gives free turns to waiting tasks. An abandoned turn returns when it is dropped, which happens without the lock.
     fn give(self: &Arc<Self>) {
         loop {
-            let mut state = locked(&self.0);
+            let mut state = self.0.lock();
             let Some((way, waiting)) = state.next() else { return };
             drop(state);
             drop(waiting.send(MoveTurn { turns: Arc::clone(self), way }));

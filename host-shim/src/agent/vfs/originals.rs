@@ -5,13 +5,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use vf_alloc::Device;
 
-use crate::{agent::defect::locked, vf_source::OwnState, whole_file};
+use crate::{vf_source::OwnState, whole_file};
 
 /// Where udev says which links it has named.
 const UDEV: &str = "/run/udev";
@@ -59,7 +60,7 @@ impl Originals {
     }
 
     pub(super) fn get(&self, device: &Device) -> Option<Arc<OwnState>> {
-        locked(&self.kept).vfs.get(device).cloned()
+        self.kept.lock().vfs.get(device).cloned()
     }
 
     /// Learns what VFs are like.
@@ -71,7 +72,7 @@ impl Originals {
     /// Forgets the VFs that are not to be kept.
     pub(super) fn retain(&self, is_kept: impl Fn(&Device) -> bool) {
         let is_gone = |device: &Device| !is_kept(device);
-        if locked(&self.kept).vfs.keys().any(is_gone) {
+        if self.kept.lock().vfs.keys().any(is_gone) {
             self.change(|kept| kept.vfs.retain(|device, _| is_kept(device)));
         }
     }
@@ -89,14 +90,14 @@ impl Originals {
 
     /// The VFs that were being reset when the previous agent died.
     pub(super) fn unfinished_renewals(&self) -> Vec<Device> {
-        locked(&self.kept).renewed.iter().cloned().collect()
+        self.kept.lock().renewed.iter().cloned().collect()
     }
 
     /// Where the disk refuses, it is known until the agent ends.
     fn change(&self, change: impl FnOnce(&mut Kept)) {
-        let _writing = locked(&self.writing);
+        let _writing = self.writing.lock();
         let kept = {
-            let mut kept = locked(&self.kept);
+            let mut kept = self.kept.lock();
             change(&mut kept);
             kept.clone()
         };

@@ -3,11 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use crate::agent::defect::locked;
+use parking_lot::Mutex;
 
 /// The pause after the first failure; it doubles with each further one.
 const FIRST: Duration = Duration::from_secs(1);
@@ -27,7 +26,7 @@ struct Failures {
 impl Pauses {
     /// How long to wait before the next attempt that an event asks for.
     pub(super) fn of(&self, id: &str) -> Duration {
-        match locked(&self.0).get(id) {
+        match self.0.lock().get(id) {
             None => Duration::ZERO,
             Some(Failures { count, .. }) => {
                 FIRST.saturating_mul(1 << (count - 1).min(6)).min(LONGEST)
@@ -37,21 +36,21 @@ impl Pauses {
 
     /// Whether the pause after the last failure is over, or there was none.
     pub(super) fn is_over(&self, id: &str) -> bool {
-        let last = locked(&self.0).get(id).map(|failures| failures.last);
+        let last = self.0.lock().get(id).map(|failures| failures.last);
         last.is_none_or(|last| last.elapsed() >= self.of(id))
     }
 
     /// An attempt failed.
     pub(super) fn failed(&self, id: &str) {
         let last = Instant::now();
-        let mut failures = locked(&self.0);
+        let mut failures = self.0.lock();
         let failures = failures.entry(id.to_owned()).or_insert(Failures { count: 0, last });
         *failures = Failures { count: failures.count.saturating_add(1), last };
     }
 
     /// The VF is where it belongs.
     pub(super) fn succeeded(&self, id: &str) {
-        locked(&self.0).remove(id);
+        self.0.lock().remove(id);
     }
 }
 

@@ -6,15 +6,15 @@
 
 use std::{
     collections::HashMap,
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use netlink::Link;
+use parking_lot::Mutex;
 use vf_alloc::Device;
 
 use super::stacked::Stacked;
-use crate::{agent::defect::locked, vf_source::VfIdentity};
+use crate::vf_source::VfIdentity;
 
 /// What was found of VFs in the host's namespace.
 #[derive(Debug, Default)]
@@ -68,14 +68,14 @@ pub(in crate::agent) struct Seen {
 impl Proofs {
     /// What was not as before when a VF was looked at. `None`: it was not, or is another link now.
     pub(super) fn of(&self, vf: &VfIdentity, link: &Link) -> Option<Vec<String>> {
-        let known = locked(&self.0);
+        let known = self.0.lock();
         let finding = known.proofs.get(&vf.device)?.finding.as_ref()?;
         finding.is_of(link).then(|| finding.differences.clone())
     }
 
     /// What was not as before of a VF, if that is known.
     pub(super) fn differences(&self, device: &Device) -> Vec<String> {
-        let known = locked(&self.0);
+        let known = self.0.lock();
         let finding = known.proofs.get(device).and_then(|proof| proof.finding.as_ref());
         finding.map(|finding| finding.differences.clone()).unwrap_or_default()
     }
@@ -94,7 +94,7 @@ impl Proofs {
     /// before.
     pub(super) fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {
         let Seen { vf, index, is_new, at, mut differences, in_pod } = seen;
-        let mut known = locked(&self.0);
+        let mut known = self.0.lock();
         if !is_new {
             // An upper device that both looks found is reported once.
             let found = [stacked.on(index), &in_pod].into_iter().find(|on| !on.is_empty());
@@ -124,7 +124,7 @@ impl Proofs {
 
     /// Forgets a removed link of a VF. The event may be late: findings of a newer link stay, and so do suspicions.
     pub(super) fn forget_link(&self, device: &Device, index: u32) {
-        let mut known = locked(&self.0);
+        let mut known = self.0.lock();
         if known.bare.get(device) == Some(&index) {
             known.bare.remove(device);
         }
@@ -136,7 +136,7 @@ impl Proofs {
     }
 
     fn leave(&self, device: &Device, finding: Option<Finding>) {
-        let mut known = locked(&self.0);
+        let mut known = self.0.lock();
         known.note(device, Instant::now(), finding);
         known.bare.remove(device);
     }
@@ -146,7 +146,8 @@ impl Proofs {
         let is_suspected = |finding: &Option<Finding>| {
             finding.as_ref().is_some_and(|finding| finding.index.is_none())
         };
-        locked(&self.0)
+        self.0
+            .lock()
             .proofs
             .retain(|_, proof| is_suspected(&proof.finding) || proof.at.elapsed() < age);
     }

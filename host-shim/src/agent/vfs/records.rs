@@ -10,17 +10,17 @@ use std::{
     hash::Hash,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{Arc, OnceLock},
 };
 
 use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, WriteError};
 use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use vf_alloc::{Device, VfOffer};
 
 use crate::{
-    agent::defect::locked,
     mover::{Baseline, open_netns},
     protocol::Key,
     vf_source::{VfIdentity, device_of, identity_of},
@@ -334,7 +334,7 @@ impl Records {
     pub(super) fn remove(&self, id: &str) {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
-        locked(&self.broken).remove(id);
+        self.broken.lock().remove(id);
     }
 
     /// The guess of a key, if one is under way or to be taken back.
@@ -345,7 +345,7 @@ impl Records {
 
     /// Remembers whether the pod of an attachment has lost its VF.
     pub(super) fn note_broken(&self, id: &str, is_broken: bool) {
-        let mut broken = locked(&self.broken);
+        let mut broken = self.broken.lock();
         if is_broken {
             broken.insert(id.to_owned());
         } else {
@@ -356,7 +356,7 @@ impl Records {
     /// How many attachments there are whose pods have lost their VF.
     #[must_use]
     pub(in crate::agent) fn broken(&self) -> usize {
-        locked(&self.broken).len()
+        self.broken.lock().len()
     }
 
     /// All records.
@@ -396,7 +396,7 @@ impl Records {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
-        locked(&self.index)
+        self.index.lock()
     }
 }
 

@@ -1,16 +1,13 @@
 //! Resets VFs that differ from their baseline. A reset ends everything that a pod set or stacked on a VF.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use netlink::{Link, Rtnl};
 use offload_proto::log_event;
+use parking_lot::Mutex;
 use tokio::{
-    sync::{MutexGuard, watch},
+    sync::watch,
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
 };
@@ -21,7 +18,6 @@ use super::{
 };
 use crate::{
     agent::{
-        defect::locked,
         kill_points::KillPoint,
         repairs::{Obstacles, Repairs},
         signals::Signals,
@@ -110,7 +106,7 @@ impl Renewals {
     }
 
     fn note(&self, subject: String, outcome: Result<(), String>) {
-        let mut obstacles = locked(&self.obstacles);
+        let mut obstacles = self.obstacles.lock();
         match outcome {
             Ok(()) => drop(obstacles.remove(&subject)),
             Err(why) => drop(obstacles.insert(subject, why)),
@@ -180,14 +176,14 @@ impl Renewer {
     }
 
     /// Waits for the turn to reset VFs, and holds it until the guard is dropped.
-    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
+    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.renewing.lock().await
     }
 
     /// Waits for running resets within a bound. Returns which free VFs could not be reset, and why.
     pub(in crate::agent) async fn await_all(&self) -> Obstacles {
         let _ = timeout(OPERATORS_PATIENCE, self.renewals.until(HashMap::is_empty)).await;
-        locked(&self.renewals.obstacles).clone()
+        self.renewals.obstacles.lock().clone()
     }
 
     /// Starts the reset of a free VF unless one is announced.
@@ -283,7 +279,7 @@ impl Renewer {
         self: &Arc<Self>,
         vf: &VfIdentity,
         what: &str,
-        _turn: MutexGuard<'_, ()>,
+        _turn: tokio::sync::MutexGuard<'_, ()>,
     ) -> Result<(), String> {
         tracing::info!(
             event = log_event::VF_RESET,
@@ -419,7 +415,7 @@ pub(in crate::agent) mod tests {
     };
 
     /// Holds off resets until the guard is dropped.
-    pub(in crate::agent) async fn hold_renewals(vfs: &Vfs) -> MutexGuard<'_, ()> {
+    pub(in crate::agent) async fn hold_renewals(vfs: &Vfs) -> tokio::sync::MutexGuard<'_, ()> {
         vfs.renewer().turn().await
     }
 

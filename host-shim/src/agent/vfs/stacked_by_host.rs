@@ -1,11 +1,12 @@
 //! The host's own upper devices on links of its namespace. Listing all links at each ADD takes longer the more VFs
 //! there are, and holds RTNL against moves. So links are listed once, and then followed by kernel events.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::collections::HashMap;
 
 use netlink::{Error, Link, LinkChanges, LinkEvent, Netns, Rtnl};
+use parking_lot::Mutex;
 
-use crate::{agent::defect::locked, vf_source::is_stacked_by_host};
+use crate::vf_source::is_stacked_by_host;
 
 /// The links of the host's namespace that are stacked on others there.
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ impl StackedByHost {
     /// # Errors
     /// When they can't be listed.
     pub(super) fn now(&self, host: &Netns) -> Result<Vec<Link>, Error> {
-        let mut kept = locked(&self.followed);
+        let mut kept = self.followed.lock();
         let current = kept.take().map(Followed::follow).transpose()?.flatten();
         let followed = match current {
             Some(followed) => followed,

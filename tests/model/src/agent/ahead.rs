@@ -1,6 +1,6 @@
-//! The move first: an ADD takes a VF that the DPU has offered, names it to the DPU, and meanwhile records it as a
-//! guess and moves it into the pod, where it carries nothing of an attachment yet.
-//! In the program: host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/vf_offers}.rs.
+//! The move first: an ADD takes a VF that the DPU has offered, names it to the DPU, and meanwhile records it as a guess
+//! and moves it into the pod, where it carries nothing of an attachment yet. In the program:
+//! host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/vf_offers}.rs.
 
 use super::{
     giving_up::fails_add,

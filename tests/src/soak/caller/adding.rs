@@ -179,7 +179,7 @@ impl Caller<'_> {
         let played = hostile_changes.play(&sandbox.container, &scene);
         port.state = State::Misused;
         self.world.common.tally.hostile.fetch_add(1, Relaxed);
-        let mut known = self.world.common.tally.hostile_changes.lock().unwrap();
+        let mut known = self.world.common.tally.hostile_changes.lock();
         for (change, passed) in played {
             *known.entry(change).or_default() |= passed;
         }
@@ -233,7 +233,7 @@ impl Caller<'_> {
         let sandbox = &self.ledger.pods[pod];
         let name = sandbox.ports[interface].interface;
         let known = (sandbox.container.clone(), name.to_owned());
-        self.world.common.known.lock().unwrap().insert(known);
+        self.world.common.known.lock().insert(known);
         let path = sandbox.netns.as_ref().map(Netns::path);
         Call::new("ADD", configuration).of(&sandbox.container, path.as_deref(), name)
     }

@@ -38,7 +38,7 @@ impl Caller<'_> {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];
         let stale = (sandbox.container.clone(), port.interface.to_owned());
-        let mut valid = self.world.common.known.lock().unwrap().clone();
+        let mut valid = self.world.common.known.lock().clone();
         valid.remove(&stale);
         let valid: Vec<_> = valid
             .into_iter()

@@ -3,10 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, RwLock,
+        RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
+
+use parking_lot::Mutex;
 
 use crate::violation::Violation;
 
@@ -47,24 +49,21 @@ impl Common {
     /// After a reboot of their host, nothing of these containers is attached.
     pub(crate) fn forget_all<'a>(&self, containers: impl Iterator<Item = &'a str>) {
         let containers: BTreeSet<_> = containers.collect();
-        self.known
-            .lock()
-            .unwrap()
-            .retain(|(container, _)| !containers.contains(container.as_str()));
+        self.known.lock().retain(|(container, _)| !containers.contains(container.as_str()));
     }
 
     /// This interface is not attached.
     pub(super) fn forget(&self, container: &str, interface: &str) {
         let known = (container.to_owned(), interface.to_owned());
-        self.known.lock().unwrap().remove(&known);
+        self.known.lock().remove(&known);
     }
 
     /// Takes the violations that callers have found.
     pub(crate) fn take_breaches(&self) -> Vec<Violation> {
-        std::mem::take(&mut self.violations.lock().unwrap())
+        std::mem::take(&mut self.violations.lock())
     }
 
     pub(super) fn complain(&self, violation: Violation) {
-        self.violations.lock().unwrap().push(violation);
+        self.violations.lock().push(violation);
     }
 }

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     convert::Infallible,
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, mpsc},
     task::{Context, Poll},
     thread,
     time::Duration,
@@ -21,6 +21,7 @@ use offload_proto::{
     PROTOCOL_HIGHEST,
     v1::{self, dpu_message, host_message},
 };
+use parking_lot::Mutex;
 use prost::{
     Message,
     bytes::{Buf, BufMut},
@@ -105,7 +106,7 @@ impl Relay {
     }
 
     pub(crate) fn seen(&self) -> Seen {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }
 
@@ -125,7 +126,7 @@ impl Rewriter {
         };
         let versions = hello.protocol.as_mut().unwrap();
         {
-            let mut seen = self.seen.lock().unwrap();
+            let mut seen = self.seen.lock();
             seen.from_agent = Some((versions.lowest, versions.highest));
             seen.sessions += 1;
         }
@@ -143,7 +144,7 @@ impl Rewriter {
         let Some(dpu_message::Message::HelloReply(hello_reply)) = &mut message.message else {
             return vec![with_unknown_field(message.encode_to_vec())];
         };
-        self.seen.lock().unwrap().from_service = Some(hello_reply.protocol);
+        self.seen.lock().from_service = Some(hello_reply.protocol);
         if self.peer == Peer::LaterService {
             hello_reply.protocol = NEXT;
         }
@@ -206,7 +207,7 @@ impl server::StreamingService<Vec<u8>> for Call {
         if name == "AttachAll" && rewriter.peer == Peer::ServiceWithoutAttachAll {
             return ready(Err(Status::unimplemented("no such call"))).boxed();
         }
-        rewriter.seen.lock().unwrap().calls.insert(name);
+        rewriter.seen.lock().calls.insert(name);
         let (metadata, _, messages) = request.into_parts();
         let of_agent = rewriter.clone();
         let messages = messages

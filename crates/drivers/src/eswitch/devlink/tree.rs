@@ -4,12 +4,10 @@
 //! A caller changes a tree while it holds the one [`Devlink`], so no other call deletes a node between its creation
 //! and its first leaf. The kernel knows whether a node has leaves, and refuses to delete one that has.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use netlink::{Devlink, DevlinkDevice, Error, Rate, RateChange, RateSubject};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::driver::Ability;
 use model::{PortSettings, TotalRate};
@@ -193,7 +191,7 @@ impl Trees {
     }
 
     fn totals(&self) -> MutexGuard<'_, BTreeMap<(DevlinkDevice, String), u64>> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals.lock()
     }
 }
 

@@ -1,12 +1,10 @@
 //! The guard of a port: a filter at the representor's ingress, before the bridge sees a frame. On a card that
 //! carries out filters, flower filters also limit what the card forwards in hardware to what the guard lets pass.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use netlink::{CardGuardState, Error, GuardState, Rtnl};
+use parking_lot::{Mutex, MutexGuard};
 use vf_alloc::FunctionId;
 
 use crate::{
@@ -27,7 +25,7 @@ pub(super) struct Refusals(Mutex<BTreeMap<FunctionId, String>>);
 
 impl Refusals {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<FunctionId, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn of(&self, port: &Representor) -> Option<String> {

@@ -9,12 +9,10 @@
 //!
 //! One listing covers all ports and is cached until nftables changes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{Error, Netns, nftables::Nftables};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     driver::{Ability, Reading, Refused},
@@ -99,7 +97,7 @@ impl IngressBypass {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Kernel) -> Result<T, Error>) -> Result<T, Error> {
-        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kernel = self.kernel.lock();
         let open = match kernel.take() {
             Some(open) => open,
             None => Kernel { nftables: Nftables::open_in(&self.netns)?, found: None },
@@ -108,7 +106,7 @@ impl IngressBypass {
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -1,11 +1,9 @@
 //! The bridge's own link: finds it by name, creates and repairs it, and joins links that are not pods' ports.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     driver::{Fault, Refused},
@@ -87,7 +85,7 @@ impl BridgeLink {
     }
 
     fn known_index(&self) -> MutexGuard<'_, Option<u32>> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 
     /// Whether a spanning tree decides which ports forward. Does not ask the kernel.

@@ -1,8 +1,7 @@
 //! The uplinks: netdevs that lead outside and carry every VLAN of the pods.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use netlink::{Error, Rtnl};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{link::BridgeLink, vlans::uplink_changes};
 use crate::{
@@ -46,7 +45,7 @@ impl Uplinks {
     }
 
     fn lock_mtu(&self) -> MutexGuard<'_, Option<u32>> {
-        self.mtu.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mtu.lock()
     }
 
     /// Gives the uplinks the VLANs of all ports, and no other.
@@ -54,7 +53,7 @@ impl Uplinks {
         if self.names.is_empty() {
             return Ok(());
         }
-        let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        let _following = self.following.lock();
         let mut uplinks = Vec::new();
         for name in &self.names {
             let link = rtnl.link_by_name(name)?.filter(|link| link.master == Some(bridge));

@@ -63,7 +63,7 @@ impl Inner {
 
     /// Whether the datapath has meters, as the latest look found.
     pub(super) fn meters(&self) -> Ability {
-        self.meters.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.meters.lock().clone()
     }
 
     pub(super) fn look_for_meters(&self) -> Result<(), Refused> {
@@ -73,7 +73,7 @@ impl Inner {
             true => Err("Open vSwitch's datapath has no meters, or too few".to_owned()),
             false => Ok(()),
         };
-        *self.meters.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = meters;
+        *self.meters.lock() = meters;
         Ok(())
     }
 }

@@ -1,12 +1,10 @@
 //! The OpenFlow numbers of ports. Each port requests a fixed number, so it has the same one after a reset of its
 //! card or a restart of the daemon.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeSet;
 
 use ovsdb::Replica;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::rows::INTERFACE;
 
@@ -51,7 +49,7 @@ impl Numbers {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

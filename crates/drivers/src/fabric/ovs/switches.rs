@@ -2,14 +2,12 @@
 
 use std::{
     path::PathBuf,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use openflow::{Error, PortSwitch, Switch, SwitchPort};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The time limit for the daemon's answers.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -110,6 +108,6 @@ impl Switches {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Switch>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }

@@ -1,12 +1,10 @@
 //! Records which ports this process changes, so that the watching thread can tell other programs' changes from
 //! ours.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ovsdb::Replica;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{rows::Port, vswitch::Vswitch};
 use crate::fabric::Membership;
@@ -61,7 +59,7 @@ impl Touched {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ports> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

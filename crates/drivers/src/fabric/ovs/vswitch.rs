@@ -8,13 +8,14 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use ovsdb::{Database, Error, Operation, Replica};
+use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::{
@@ -102,7 +103,7 @@ impl Vswitch {
         if let Some(found) = self.look(rows::no_queues)? {
             return Ok(found);
         }
-        let _making = self.making_queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.making_queues.lock();
         if let Some(found) = self.look(rows::no_queues)? {
             return Ok(found);
         }
@@ -219,7 +220,7 @@ impl Vswitch {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -176,9 +176,9 @@ fn is_by_others(mut known: AllShown, shown: &AllShown, ports: Ports) -> bool {
 impl Inner {
     /// Waits for `pause`, or until the fabric is dropped. Returns whether it was dropped.
     fn is_over_after(&self, pause: Duration) -> bool {
-        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.over.wait_timeout_while(is_over, pause, |is_over| !*is_over);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut is_over = self.is_over.lock();
+        self.over.wait_while_for(&mut is_over, |is_over| !*is_over, pause);
+        *is_over
     }
 }
 
