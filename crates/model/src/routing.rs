@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
 
 use ipnetwork::IpNetwork;
+use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use super::is_zero;
@@ -209,7 +210,8 @@ pub enum RuleSource {
 
 impl RuleSource {
     /// The prefixes of the source in a pod with these addresses.
-    pub(super) fn prefixes(self, own: impl Iterator<Item = IpAddr>) -> Vec<IpNetwork> {
+    #[must_use]
+    pub fn prefixes(self, own: impl Iterator<Item = IpAddr>) -> Vec<IpNetwork> {
         match self {
             Self::Prefix(prefix) => vec![prefix],
             own_of => own.filter(|ip| own_of.is_of(*ip)).map(IpNetwork::from).collect(),
@@ -268,6 +270,34 @@ impl TryFrom<String> for RuleSource {
 impl From<RuleSource> for String {
     fn from(source: RuleSource) -> Self {
         source.to_string()
+    }
+}
+
+impl From<&Route> for v1::Route {
+    fn from(route: &Route) -> Self {
+        Self {
+            destination: route.destination.to_string(),
+            gateway: route.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
+            mtu: route.mtu,
+            advmss: route.advmss,
+            priority: route.priority,
+            table: route.table,
+            scope: route.scope.map(|scope| scope.name().into()).unwrap_or_default(),
+            kind: if route.kind.is_unicast() { "" } else { route.kind.name() }.into(),
+            onlink: route.onlink,
+        }
+    }
+}
+
+impl From<&PolicyRule> for v1::PolicyRule {
+    fn from(rule: &PolicyRule) -> Self {
+        Self { source: rule.source.to_string(), table: rule.table, priority: rule.priority }
+    }
+}
+
+impl From<&Sysctls> for v1::Sysctls {
+    fn from(sysctls: &Sysctls) -> Self {
+        Self { ipv4: sysctls.ipv4.clone(), ipv6: sysctls.ipv6.clone() }
     }
 }
 

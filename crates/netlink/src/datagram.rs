@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_garbled_is_no_panic() {
+    fn garbled_messages_cause_no_panic() {
         let refusal = [&(-22_i32).to_ne_bytes()[..], &message(16, 5, &[9; 13])].concat();
         let whole = [
             message(NLMSG_ERROR, NLM_F_ACK_TLVS, &refusal),

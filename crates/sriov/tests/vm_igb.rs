@@ -85,7 +85,7 @@ fn igb_card_is_described() {
 }
 
 #[test]
-fn vf_number_goes_from_0_to_7_to_3() {
+fn vf_number_grows_and_shrinks() {
     let card = Card::new();
     let seven = card.provide(7);
     let numbers: Vec<_> = seven.iter().map(|vf| vf.number).collect();

@@ -136,7 +136,7 @@ fn policy_adds_network_and_vf() {
 }
 
 #[test]
-fn policy_is_bound_and_asks_for_a_documented_resource() {
+fn policy_is_bound_and_names_documented_resource() {
     let documents = documents(&base("admission/policy.yaml"));
     let [policy, binding] = &documents[..] else { panic!("{documents:?}") };
     assert_eq!(policy["kind"], "MutatingAdmissionPolicy");

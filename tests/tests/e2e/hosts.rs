@@ -79,7 +79,7 @@ fn pods_of_two_hosts_ping_each_other() {
 }
 
 #[test]
-fn one_container_id_on_two_hosts_is_two_attachments() {
+fn same_container_id_on_two_hosts_is_distinct() {
     let fleet = two_hosts();
     let pods = [Netns::new("a"), Netns::new("b")];
     let call = |verb: &str, host: usize, previous: Option<&Value>| {

@@ -14,4 +14,5 @@ pub use bandwidth::{LimitsOf, check_bandwidth};
 pub use bridges::check_bridge;
 pub use form::is_label;
 pub use networks::{check_network, check_networks, check_reaches, check_routed_subnets};
+pub use routing::check_routing;
 pub use sources::{check_source, check_without_eswitch};

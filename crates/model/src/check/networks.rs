@@ -16,7 +16,7 @@ use super::{
     bridges::check_tags,
     form::{LONGEST_LIST, check_prefix, has_broadcast, is_label, is_ordinary},
     label::check_label,
-    routing::check_routing,
+    routing::check_routing_of,
     sources::check_sources,
 };
 use crate::duplicates;
@@ -39,7 +39,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(check_label(network));
     problems.extend(check_list_lengths(network));
     problems.extend(network.subnets.iter().flat_map(|subnet| check_subnet(network, subnet)));
-    problems.extend(check_routing(network));
+    problems.extend(check_routing_of(network));
     problems.extend(check_way_out(network));
     problems.extend(check_sources(network));
     problems.extend(check_allow(network));

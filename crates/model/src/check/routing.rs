@@ -1,4 +1,4 @@
-//! Checks of a network's routes, policy rules and sysctls.
+//! Checks of routes, policy rules and sysctls: of a network, and of a NetworkAttachmentDefinition.
 
 use std::{
     collections::BTreeMap,
@@ -10,27 +10,37 @@ use offload_proto::sysctls;
 
 use super::form::{check_prefix, is_ordinary};
 use crate::duplicates;
-use crate::{MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource, Subnet};
+use crate::{MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource, Subnet, Sysctls};
 
 /// The kernel's table of local addresses, which the kernel fills and looks up first.
 const LOCAL_TABLE: u32 = 255;
 
-/// Checks all three. Returns one sentence for each problem.
-pub(super) fn check_routing(network: &Network) -> Vec<String> {
-    let mut problems: Vec<_> =
-        network.routes.iter().flat_map(|route| check_route(network, route)).collect();
-    problems.extend(check_places(&network.routes));
-    problems.extend(network.rules.iter().flat_map(|rule| check_rule(network, rule)));
-    problems.extend(check_settings("ipv4", &network.sysctls.ipv4, sysctls::IPV4));
-    problems.extend(check_settings("ipv6", &network.sysctls.ipv6, sysctls::IPV6));
+/// Checks the routes, policy rules and sysctls of an interface, whichever network it is in. Returns one sentence for each
+/// problem.
+#[must_use]
+pub fn check_routing(routes: &[Route], rules: &[PolicyRule], settings: &Sysctls) -> Vec<String> {
+    let mut problems: Vec<_> = routes.iter().flat_map(check_route).collect();
+    problems.extend(check_places(routes));
+    problems.extend(rules.iter().flat_map(check_rule));
+    problems.extend(check_settings("ipv4", &settings.ipv4, sysctls::IPV4));
+    problems.extend(check_settings("ipv6", &settings.ipv6, sysctls::IPV6));
+    problems
+}
+
+/// Checks those of a network, also against its subnets.
+pub(super) fn check_routing_of(network: &Network) -> Vec<String> {
+    let Network { routes, rules, sysctls, .. } = network;
+    let mut problems = check_routing(routes, rules, sysctls);
+    problems.extend(routes.iter().flat_map(|route| check_reach(network, route)));
+    problems.extend(rules.iter().flat_map(|rule| check_own(network, rule)));
     problems.extend(check_ipv6_is_on(network));
     problems
 }
 
-fn check_route(network: &Network, route: &Route) -> Vec<String> {
+fn check_route(route: &Route) -> Vec<String> {
     let mut problems: Vec<String> = check_prefix(route.destination).into_iter().collect();
     problems.extend(match route.kind.is_unicast() {
-        true => check_way(network, route),
+        true => check_way(route),
         false => check_no_way(route),
     });
     if route.mtu != 0 && !(68..=65535).contains(&route.mtu) {
@@ -44,21 +54,18 @@ fn check_route(network: &Network, route: &Route) -> Vec<String> {
             "table {LOCAL_TABLE} is the kernel's own for the pod's addresses: name another, or 0 for the main one"
         ));
     }
+    of_route(route, problems)
+}
+
+fn of_route(route: &Route, problems: Vec<String>) -> Vec<String> {
     problems.into_iter().map(|problem| format!("route {}: {problem}", route.destination)).collect()
 }
 
 /// Checks the next hop and scope of a route that forwards.
-fn check_way(network: &Network, route: &Route) -> Vec<String> {
+fn check_way(route: &Route) -> Vec<String> {
     let mut problems = Vec::new();
-    let is_ipv4 = route.destination.is_ipv4();
-    if !network.subnets.is_empty() && !has_subnet_of(network, is_ipv4) {
-        problems.push(format!(
-            "the network has no subnet of {}, so its pods have no address to use it with",
-            family(is_ipv4)
-        ));
-    }
     match route.gateway {
-        Some(gateway) => problems.extend(check_next_hop(network, route, gateway)),
+        Some(gateway) => problems.extend(check_gateway(route, gateway)),
         None if route.onlink => {
             problems.push("onlink = true needs a gateway: name one, or leave it out".into());
         }
@@ -66,6 +73,14 @@ fn check_way(network: &Network, route: &Route) -> Vec<String> {
     }
     problems.extend(route.scope.and_then(|scope| check_scope(route, scope)));
     problems
+}
+
+fn check_gateway(route: &Route, gateway: IpAddr) -> Option<String> {
+    if gateway.is_ipv4() != route.destination.is_ipv4() {
+        return Some(format!("gateway {gateway} is of another address family"));
+    }
+    (!is_ordinary(gateway.into()))
+        .then(|| format!("gateway {gateway} is not the address of one router"))
 }
 
 /// Checks that a route that drops packets has no key of routes that forward.
@@ -82,13 +97,26 @@ fn check_no_way(route: &Route) -> Vec<String> {
     said.map(|(key, _)| format!("kind = {kind:?} forwards nothing: leave out {key}")).collect()
 }
 
+/// Checks that the network's pods can use a route that forwards.
+fn check_reach(network: &Network, route: &Route) -> Vec<String> {
+    if !route.kind.is_unicast() {
+        return Vec::new();
+    }
+    let is_ipv4 = route.destination.is_ipv4();
+    let mut problems = Vec::new();
+    if !network.subnets.is_empty() && !has_subnet_of(network, is_ipv4) {
+        problems.push(format!(
+            "the network has no subnet of {}, so its pods have no address to use it with",
+            family(is_ipv4)
+        ));
+    }
+    let is_usable = |gateway: &IpAddr| check_gateway(route, *gateway).is_none();
+    let gateway = route.gateway.filter(is_usable);
+    problems.extend(gateway.and_then(|gateway| check_next_hop(network, route, gateway)));
+    of_route(route, problems)
+}
+
 fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<String> {
-    if gateway.is_ipv4() != route.destination.is_ipv4() {
-        return Some(format!("gateway {gateway} is of another address family"));
-    }
-    if !is_ordinary(gateway.into()) {
-        return Some(format!("gateway {gateway} is not the address of one router"));
-    }
     let is_on_link = |subnet: &Subnet| match network.first_hop {
         true => subnet.gateway == Some(gateway),
         false => subnet.cidr.contains(gateway),
@@ -131,11 +159,11 @@ fn check_places(routes: &[Route]) -> impl Iterator<Item = String> {
     })
 }
 
-fn check_rule(network: &Network, rule: &PolicyRule) -> Vec<String> {
-    let mut problems = match rule.source {
-        RuleSource::Prefix(prefix) => check_prefix(prefix).into_iter().collect(),
-        _ => check_own(network, rule),
-    };
+fn check_rule(rule: &PolicyRule) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let RuleSource::Prefix(prefix) = rule.source {
+        problems.extend(check_prefix(prefix));
+    }
     if rule.table == 0 {
         problems.push("table 0 can't be looked up: name one from 1 to 4294967295".into());
     }
@@ -144,27 +172,31 @@ fn check_rule(network: &Network, rule: &PolicyRule) -> Vec<String> {
             "table {LOCAL_TABLE} is the kernel's own, which it looks up before all rules: name another"
         ));
     }
+    of_rule(rule, problems)
+}
+
+fn of_rule(rule: &PolicyRule, problems: Vec<String>) -> Vec<String> {
     problems.into_iter().map(|problem| format!("rule {}: {problem}", rule.source)).collect()
 }
 
-/// Checks a rule about the pod's own addresses.
+/// Checks that the network's pods have the addresses that a rule is about, and routes in its table.
 fn check_own(network: &Network, rule: &PolicyRule) -> Vec<String> {
     let families: &[bool] = match rule.source {
+        RuleSource::Prefix(_) => return Vec::new(),
         RuleSource::OwnIpv4 => &[true],
         RuleSource::OwnIpv6 => &[false],
-        _ => &[true, false],
+        RuleSource::Own => &[true, false],
     };
     let families: Vec<_> =
         families.iter().copied().filter(|is_ipv4| has_subnet_of(network, *is_ipv4)).collect();
     if families.is_empty() {
-        return vec!["the network has no subnet of that address family".into()];
+        return of_rule(rule, vec!["the network has no subnet of that address family".into()]);
     }
     let empty = families.into_iter().filter(|is_ipv4| !fills(network, rule.table, *is_ipv4));
-    empty
-        .map(|is_ipv4| {
-            format!("no route of the network fills table {} for {}", rule.table, family(is_ipv4))
-        })
-        .collect()
+    let problems = empty.map(|is_ipv4| {
+        format!("no route of the network fills table {} for {}", rule.table, family(is_ipv4))
+    });
+    of_rule(rule, problems.collect())
 }
 
 /// Whether the network's pods have routes of the family in the table. The main table has those of its subnets.

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_garbled_is_no_panic() {
+    fn garbled_messages_cause_no_panic() {
         let whole = PushDevlink::new(Vec::new())
             .push_bus_name_bytes(b"pci")
             .push_dev_name_bytes(b"0000:03:00.0")

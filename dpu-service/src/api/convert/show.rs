@@ -23,8 +23,7 @@ use crate::{
 use drivers::{counters::PortTraffic, driver::Capability, eswitch::Card, programmer::StepStatus};
 use model::{
     AllowRule, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, FurtherLease,
-    HostRights, Lease, Network, PolicyRule, PortMapping, Record, ResourceVersion, Route, Subnet,
-    Sysctls,
+    HostRights, Lease, Network, PortMapping, Record, ResourceVersion, Subnet,
 };
 
 pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
@@ -40,9 +39,9 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         mac: record.mac.to_string(),
         vlan: network.vlan.unwrap_or_default().into(),
         addresses: record.leases.iter().map(lease).collect(),
-        routes: record.routes().iter().map(route).collect(),
-        rules: record.rules().iter().map(rule).collect(),
-        sysctls: (!network.sysctls.is_empty()).then(|| sysctls(&network.sysctls)),
+        routes: record.routes().iter().map(Into::into).collect(),
+        rules: record.rules().iter().map(Into::into).collect(),
+        sysctls: (!network.sysctls.is_empty()).then(|| (&network.sysctls).into()),
         dns: Some(dns(&network.dns)),
         mtu: network.mtu,
         bandwidth: Some(bandwidth(record.bandwidth)),
@@ -65,7 +64,7 @@ pub(super) fn further_lease(its: &FurtherLease) -> v1::FurtherLease {
         interface_name: its.interface_name.to_string(),
         network: its.network.name.clone(),
         addresses: its.leases.iter().map(lease).collect(),
-        routes: its.network.routes_with(&its.leases).iter().map(route).collect(),
+        routes: its.network.routes_with(&its.leases).iter().map(Into::into).collect(),
         dns: Some(dns(&its.network.dns)),
         mtu: its.network.mtu,
     }
@@ -128,28 +127,6 @@ fn lease(lease: &Lease) -> v1::Address {
 
 fn text(address: Option<IpAddr>) -> String {
     address.map(|address| address.to_string()).unwrap_or_default()
-}
-
-fn route(route: &Route) -> v1::Route {
-    v1::Route {
-        destination: route.destination.to_string(),
-        gateway: text(route.gateway),
-        mtu: route.mtu,
-        advmss: route.advmss,
-        priority: route.priority,
-        table: route.table,
-        scope: route.scope.map(|scope| scope.name().into()).unwrap_or_default(),
-        kind: if route.kind.is_unicast() { "" } else { route.kind.name() }.into(),
-        onlink: route.onlink,
-    }
-}
-
-fn rule(rule: &PolicyRule) -> v1::PolicyRule {
-    v1::PolicyRule { source: rule.source.to_string(), table: rule.table, priority: rule.priority }
-}
-
-fn sysctls(sysctls: &Sysctls) -> v1::Sysctls {
-    v1::Sysctls { ipv4: sysctls.ipv4.clone(), ipv6: sysctls.ipv6.clone() }
 }
 
 fn dns(dns: &Dns) -> v1::Dns {
@@ -375,9 +352,9 @@ fn network(network: &Network) -> v1::Network {
         pool: network.pool.clone(),
         mtu: network.mtu,
         subnets: network.subnets.iter().map(subnet).collect(),
-        routes: network.routes.iter().map(route).collect(),
-        rules: network.rules.iter().map(rule).collect(),
-        sysctls: (!network.sysctls.is_empty()).then(|| sysctls(&network.sysctls)),
+        routes: network.routes.iter().map(Into::into).collect(),
+        rules: network.rules.iter().map(Into::into).collect(),
+        sysctls: (!network.sysctls.is_empty()).then(|| (&network.sysctls).into()),
         dns: Some(dns(&network.dns)),
         bandwidth: Some(bandwidth(network.bandwidth)),
         total_egress_rate: network.total_egress_rate,

@@ -224,13 +224,8 @@ fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Mean
 /// What our own key of it says.
 fn additions(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Additions, Failure> {
     let Some(told) = go_json::get(body, additions::KEY) else { return Ok(Additions::default()) };
-    let wrong = |why: &str| invalid(file, &format!("`{}` of {network}: {why}", additions::KEY));
-    let additions: Additions =
-        serde_json::from_value(told.clone()).map_err(|error| wrong(&error.to_string()))?;
-    match additions.problem() {
-        None => Ok(additions),
-        Some(problem) => Err(wrong(&problem)),
-    }
+    Additions::read(told)
+        .map_err(|why| invalid(file, &format!("`{}` of {network}: {why}", additions::KEY)))
 }
 
 /// Of a list its plugins, and of a single plugin's configuration that one.

@@ -68,7 +68,7 @@ pub const OF_THE_AGENT: [Flow; 8] = [
         CallPattern::ComeAndGo,
         &["session-", "inventory-", "pass-"],
     ),
-    of_the_agent("reset", change_an_interface, CallPattern::ComeAndGo, &["renewal-"]),
+    of_the_agent("reset", change_an_interface, CallPattern::ComeAndGo, &["reset-"]),
     of_the_agent(
         "attach and detach without CNI",
         come_and_go_without_cni,

@@ -176,7 +176,7 @@ fn silent_agent_may_keep_records_elsewhere() {
 }
 
 #[test]
-fn agents_are_asked_with_the_name_of_their_node() {
+fn agents_are_asked_by_their_node() {
     let tree = host(r#"[ "$NODE_NAME" = node-7 ]"#);
     tree.write(RECORDS, "");
     tree.has_environment("LANG=C NODE_NAME=node-7 TZ=UTC");
