@@ -392,22 +392,6 @@ mod tests {
         assert!(shown.message.contains("make room on its disk"), "{shown}");
     }
 
-    #[test]
-    fn attachments_are_read_as_written() {
-        let network: Network = toml::from_str("name = 'blue'").unwrap();
-        let row = attachment(&serde_json::to_value(network).unwrap());
-        let mut record: Record = serde_json::from_value(row).unwrap();
-        let mapping = serde_json::json!({
-            "host_port": 8080, "protocol": "tcp", "host_ip": null, "container_port": 80,
-        });
-        record.port_mappings = vec![serde_json::from_value(mapping).unwrap()];
-        let with_rules = "name = 'blue'\nallow = [{ from_networks = ['green'], protocol = 'tcp', ports = ['80'] }]";
-        record.network = Arc::new(toml::from_str(with_rules).unwrap());
-        record.named_networks = [("green".into(), ["10.2.0.0/16".parse().unwrap()].into())].into();
-        let written = serde_json::to_string(&record).unwrap();
-        assert_eq!(serde_json::from_str::<Record>(&written).unwrap(), record);
-    }
-
     /// The rows of the schema's version, with every key. A change of the domain's types that changes a row needs a new
     /// version and a migration.
     #[test]
@@ -431,17 +415,5 @@ mod tests {
             let written = CoolDown { until: cooling.until, owner: cooling.owner };
             assert_eq!(serde_json::to_value(written).unwrap(), row["value"]);
         }
-    }
-
-    fn attachment(network: &Value) -> Value {
-        let key = serde_json::json!({
-            "host": "node-1", "container_id": "c1", "interface_name": "eth0"
-        });
-        serde_json::json!({
-            "id": AttachmentId(Uuid::nil()), "key": key, "phase": "held", "network": network,
-            "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::FunctionId::local(0, 1),
-            "device": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
-            "bandwidth": model::Bandwidth::default(), "boot_id": "b", "created_at": 1
-        })
     }
 }

@@ -70,6 +70,9 @@ fn port_that_was_disabled_forwards_again() {
         rtnl.change_link(link, &LinkChange::new().up()).unwrap();
     }
     let state = || netns.json("bridge -j link show dev rep")[0]["state"].clone();
+    // The kernel notes a carrier some time after the link is up, and enables a disabled port then
+    // (`br_port_carrier_check` in net/bridge/br_if.c).
+    wait_until("the carrier is noted", || netns.link("rep")["operstate"] == "UP");
     wait_until("the port forwards", || state() == "forwarding");
     netns.run("bridge link set dev rep state 0");
     assert_eq!(state(), "disabled");
