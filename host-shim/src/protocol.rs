@@ -634,7 +634,7 @@ mod tests {
             bandwidth: Some(v1::Bandwidth { egress_rate: u64::MAX, ..Default::default() }),
             ..Default::default()
         };
-        let further = vec![v1::Attachment { lead: "eth0".into(), ..attachment.clone() }];
+        let further = vec![v1::Attachment { group_interface: "eth0".into(), ..attachment.clone() }];
         let reply =
             Reply::Attached { attachment: Box::new(attachment.clone()), further: further.clone() };
         let text = serde_json::to_vec(&reply).unwrap();

@@ -511,7 +511,7 @@ pub struct Record {
     /// The interface name of the group key, if this attachment is a group member. `None`: it is a group key, or in
     /// no group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lead: Option<Arc<str>>,
+    pub group_interface: Option<Arc<str>>,
     /// The host's boot id at the attach.
     pub boot_id: String,
     /// The time of the attach, in milliseconds since 1970, UTC.
@@ -649,8 +649,8 @@ impl Record {
     /// The key of its group. `None`: the attachment is no group member.
     #[must_use]
     pub fn group_key(&self) -> Option<AttachmentKey> {
-        let lead = self.lead.as_ref()?;
-        Some(AttachmentKey { interface_name: Arc::clone(lead), ..self.key.clone() })
+        let interface = self.group_interface.as_ref()?;
+        Some(AttachmentKey { interface_name: Arc::clone(interface), ..self.key.clone() })
     }
 
     /// All further sources that the pod may send from.

@@ -38,7 +38,7 @@ pub struct AttachSpec {
     pub further_leases: Vec<LeaseSpec>,
     /// The interface name of the group key, if this attachment is a group member. `None`: it is a group key, or in
     /// no group.
-    pub lead: Option<Arc<str>>,
+    pub group_interface: Option<Arc<str>>,
 }
 
 impl AttachSpec {

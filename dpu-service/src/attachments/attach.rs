@@ -409,11 +409,11 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
         return differs("other rate limits".into());
     }
-    if spec.lead != record.lead {
+    if spec.group_interface != record.group_interface {
         return differs(
-            record.lead.as_ref().map_or_else(
-                || "no lead interface".into(),
-                |lead| format!("lead interface {lead}"),
+            record.group_interface.as_ref().map_or_else(
+                || "no group interface".into(),
+                |interface| format!("group interface {interface}"),
             ),
         );
     }

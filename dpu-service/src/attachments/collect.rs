@@ -59,8 +59,8 @@ fn not_valid(
     let valid: HashSet<_> = valid.into_iter().collect();
     let session = engine.sessions.current(host);
     let is_valid = |record: &Record| {
-        let lead = record.group_key();
-        valid.contains(&record.key) || lead.is_some_and(|lead| valid.contains(&lead))
+        let group_key = record.group_key();
+        valid.contains(&record.key) || group_key.is_some_and(|key| valid.contains(&key))
     };
     let is_outdated = |entry: &&Entry| {
         entry.record().network.name == network

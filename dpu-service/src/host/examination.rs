@@ -120,7 +120,7 @@ pub(crate) mod tests {
             families: None,
             network: Arc::new(toml::from_str("name = 'blue'").unwrap()),
             named_networks: [].into(),
-            lead: None,
+            group_interface: None,
             boot_id: "boot".into(),
             created_at: 0,
         }

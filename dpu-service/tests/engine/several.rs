@@ -18,7 +18,7 @@ use crate::{
 fn together(container: &str, led: &[&str]) -> Vec<AttachSpec> {
     let led = led.iter().map(|name| AttachSpec {
         key: AttachmentKey { interface_name: (*name).into(), ..key(container) },
-        lead: Some("eth0".into()),
+        group_interface: Some("eth0".into()),
         ..spec(container)
     });
     [spec(container)].into_iter().chain(led).collect()
@@ -46,7 +46,7 @@ async fn group_is_attached_in_order_and_repeatable() {
     assert_eq!(records(&again), records(&views));
     world.restart().await;
     assert_eq!(world.list().len(), 3);
-    assert_eq!(world.list().iter().filter(|view| view.record.lead.is_some()).count(), 2);
+    assert_eq!(world.list().iter().filter(|view| view.record.group_interface.is_some()).count(), 2);
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn single_attachment_cannot_join_a_group() {
     world.attach(AttachSpec { key: alone, ..spec("pod") }).await.unwrap();
     let failure = attach(&world, together("pod", &["net1"])).await.unwrap_err();
     assert_eq!(failure.reason, Reason::AttachmentDiffers);
-    assert!(failure.message.contains("no lead interface"), "{failure}");
+    assert!(failure.message.contains("no group interface"), "{failure}");
     assert_eq!(names(&world.list()), ["net1".into()]);
     world.check();
 }

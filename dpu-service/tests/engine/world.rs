@@ -61,7 +61,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         asked_sources: [].into(),
         families: None,
         further_leases: Vec::new(),
-        lead: None,
+        group_interface: None,
     }
 }
 

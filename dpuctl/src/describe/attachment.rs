@@ -24,8 +24,8 @@ pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("Host", &attachment.host);
     text.field("Container", &key.container_id);
     text.field("Interface", &key.interface_name);
-    if !attachment.lead.is_empty() {
-        text.field("Comes with", &attachment.lead);
+    if !attachment.group_interface.is_empty() {
+        text.field("Comes with", &attachment.group_interface);
     }
     text.field("Pod", &pod_name(&attachment));
     text.field("Pod uid", &pod.uid);

@@ -14,11 +14,11 @@ use crate::{
 
 /// Fields of the agent's log with the phases in microseconds, and their descriptions.
 const PHASES: [(&str, &str); 7] = [
-    (BEFORE_AHEAD, "guessing the VF, looking at it, recording that"),
+    (BEFORE_AHEAD, "choosing an offered VF, looking at it, recording that"),
     (AHEAD, "the kernel's move between namespaces, ahead of the answer"),
     (CALL, "meanwhile the call to the DPU: reserve, then commit and program at once"),
     (RECORD, "the agent's record"),
-    (MOVE, "the name, or the kernel's move of a VF that was not guessed"),
+    (MOVE, "the name, or the kernel's move of another VF"),
     (CONFIGURE, "MAC, MTU, addresses, routes, up"),
     (CARRIER, "waiting for the carrier"),
 ];

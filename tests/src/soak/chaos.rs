@@ -190,8 +190,8 @@ impl Chaos<'_> {
         // A move before the service has reloaded may still be right.
         thread::park_timeout(RELOAD);
         let traces = self.machines.trace_agents();
-        let has_guessed = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(MOVED);
-        eventually(at_most, || traces.iter().any(has_guessed).then_some(()));
+        let has_moved = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(MOVED);
+        eventually(at_most, || traces.iter().any(has_moved).then_some(()));
         traces.iter().for_each(|trace| fs::remove_file(trace).unwrap());
         self.proxies().for_each(network::Proxy::heal);
     }

@@ -36,7 +36,7 @@ impl Hazard {
             Self::Dying => "dying",
             Self::Suspended => "suspended",
             Self::Traffic => "traffic",
-            Self::SpeculativeMoves => "guesses",
+            Self::SpeculativeMoves => "speculation",
             Self::Crowd => "crowd",
         }
     }

@@ -166,7 +166,7 @@ impl Soak {
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, {} of {} armed faults, \
              {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, \
-             {} of {} guesses wrong, {} calls of a crowd, {} pings; {per_second:.0} operations a second",
+             {} of {} speculative moves wrong, {} calls of a crowd, {} pings; {per_second:.0} operations a second",
             self.schedule.planned(),
             self.schedule.rounds(),
             fault_counts.kills,

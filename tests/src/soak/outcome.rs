@@ -79,7 +79,7 @@ impl Outcome {
 
     /// Requires wrong speculative moves.
     pub(super) fn require_wrong_moves(&mut self) {
-        let missed = (self.counts.speculative_moves.wrong == 0.0).then_some("no guess was wrong");
+        let missed = (self.counts.speculative_moves.wrong == 0.0).then_some("no speculative move was wrong");
         self.missed = self.missed.or(missed);
     }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Outcome {
         write!(
             out,
             "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
-             {suspensions} suspensions, {} of {} guesses wrong, {calls_of_crowd} calls of a crowd, \
+             {suspensions} suspensions, {} of {} speculative moves wrong, {calls_of_crowd} calls of a crowd, \
              {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
              {} without network",
             self.operations,

@@ -32,7 +32,7 @@ fn counted(page: &Exposition, outcome: &str) -> f64 {
         "_total",
         &[("outcome", outcome)],
     );
-    counted.expect("a count of guesses")
+    counted.expect("a count of speculative moves")
 }
 
 impl Add for SpeculativeMoves {

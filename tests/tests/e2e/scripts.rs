@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 /// Last line of a soak without violations.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
-                    1 of 8 guesses wrong, 7 calls of a crowd, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
+                    1 of 8 speculative moves wrong, 7 calls of a crowd, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
 
 fn path(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)

@@ -13,7 +13,7 @@ const OPERATIONS: usize = 300;
 fn soak(hosts: usize, seed: u64) {
     let fabric = std::env::var("OFFLOAD_TEST_FABRIC").unwrap_or_else(|_| "bridge".to_owned());
     println!(
-        "hack/soak --hosts {hosts} --ops {OPERATIONS} --seed {seed} --fabric {fabric} --without guesses \
+        "hack/soak --hosts {hosts} --ops {OPERATIONS} --seed {seed} --fabric {fabric} --without speculation \
          does the same again"
     );
     // With so few operations, no speculative move may be wrong, although a soak with this hazard requires one.

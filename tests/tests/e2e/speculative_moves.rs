@@ -226,7 +226,7 @@ fn refusing_network_moves_no_vf() {
     let _ = lab.add("blue", &pod, "eth0").result();
     let other = Netns::new("other");
     let _ = lab.add("blue", &other, "eth0").result();
-    assert_eq!(counted_moves(&lab), (1.0, 0.0), "it is guessed for again once it gives");
+    assert_eq!(counted_moves(&lab), (1.0, 0.0), "it speculates again once it has a VF");
     lab.assert_invariants();
     [&pod, &other].iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
     assert_all_can_be_had(&lab);

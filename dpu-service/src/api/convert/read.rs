@@ -174,7 +174,7 @@ pub(crate) fn attach(
         port_mappings: port_mappings::port_mappings(request.port_mappings)?,
         asked_sources: asked_sources(&request.allowed_sources)?,
         further_leases: further_leases(request.further_leases)?,
-        lead: None,
+        group_interface: None,
     };
     Ok((spec, asked))
 }
@@ -218,7 +218,7 @@ pub(crate) fn attach_all(
     let mut specs = vec![first];
     for request in requests {
         let (spec, its) = attach(host, request)?;
-        let AttachmentKey { container_id, interface_name: lead, .. } = &specs[0].key;
+        let AttachmentKey { container_id, interface_name: group_interface, .. } = &specs[0].key;
         if its.session != asked.session || spec.key.container_id != *container_id {
             return Err(invalid(
                 "the call is for several sessions or containers: make one for each",
@@ -227,7 +227,7 @@ pub(crate) fn attach_all(
         if specs.iter().any(|other| other.key == spec.key) {
             return Err(invalid(format!("the call asks for {} twice", spec.key)));
         }
-        specs.push(AttachSpec { lead: Some(Arc::clone(lead)), ..spec });
+        specs.push(AttachSpec { group_interface: Some(Arc::clone(group_interface)), ..spec });
     }
     Ok((specs, asked))
 }

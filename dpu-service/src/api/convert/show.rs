@@ -54,7 +54,7 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         port_mappings: record.port_mappings.iter().map(port_mapping).collect(),
         allowed_sources: record.allowed_sources().iter().map(ToString::to_string).collect(),
         anti_spoofing: network.anti_spoofing.name().into(),
-        lead: record.lead.as_deref().unwrap_or_default().into(),
+        group_interface: record.group_interface.as_deref().unwrap_or_default().into(),
         further_leases: record.further_leases.iter().map(further_lease).collect(),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Entries {
     by_id: HashMap<AttachmentId, Entry>,
     by_key: HashMap<AttachmentKey, AttachmentId>,
     by_mac: HashMap<MacAddress, AttachmentId>,
-    /// Members of a group by the key of its lead.
+    /// Members of a group by their group key.
     by_group: HashMap<AttachmentKey, Vec<AttachmentId>>,
     /// By each held address.
     by_address: HashMap<DomainAddress, AttachmentId>,
@@ -225,8 +225,8 @@ impl Entries {
         let record = entry.record();
         self.by_mac.insert(record.mac, record.id);
         self.by_key.insert(record.key.clone(), record.id);
-        if let Some(lead) = record.group_key() {
-            self.by_group.entry(lead).or_default().push(record.id);
+        if let Some(group_key) = record.group_key() {
+            self.by_group.entry(group_key).or_default().push(record.id);
         }
         if record.key.is_host_port() {
             self.host_ports.insert(record.id);
@@ -264,11 +264,11 @@ impl Entries {
     }
 
     fn leave_group(&mut self, record: &Record) {
-        let Some(lead) = record.group_key() else { return };
-        if let Some(members) = self.by_group.get_mut(&lead) {
+        let Some(group_key) = record.group_key() else { return };
+        if let Some(members) = self.by_group.get_mut(&group_key) {
             members.retain(|id| *id != record.id);
             if members.is_empty() {
-                self.by_group.remove(&lead);
+                self.by_group.remove(&group_key);
             }
         }
     }
@@ -318,29 +318,29 @@ mod tests {
     #[test]
     fn removed_attachments_leave_nothing() {
         let mut entries = Entries::default();
-        let lead = record(1);
+        let first = record(1);
         let members = [2, 3].map(|number| {
             let member = record(number);
             let key =
-                AttachmentKey { interface_name: format!("net{number}").into(), ..lead.key.clone() };
-            Record { key, lead: Some("eth0".into()), ..member }
+                AttachmentKey { interface_name: format!("net{number}").into(), ..first.key.clone() };
+            Record { key, group_interface: Some("eth0".into()), ..member }
         });
-        for one in [lead.clone()].iter().chain(&members) {
+        for one in [first.clone()].iter().chain(&members) {
             entries.insert(entry(one.clone()));
         }
-        assert_eq!(entries.group_members(&lead.key).len(), 2);
+        assert_eq!(entries.group_members(&first.key).len(), 2);
         let domains = Layer2Domains::default();
         let held = entries.held_addresses();
         assert_eq!(held.len(), 3);
         assert!(held.contains(&domains.cooled(&members[0].network, &members[0].leases[0])));
-        let domain = domains.of(&lead.network);
+        let domain = domains.of(&first.network);
         let gateway = DomainAddress { domain, address: "10.1.0.254".parse().unwrap() };
         for one in &members {
             assert!(entries.is_used(&gateway));
             entries.remove(one.id).unwrap();
         }
         assert!(entries.by_group.is_empty() && entries.is_used(&gateway));
-        entries.remove(lead.id).unwrap();
+        entries.remove(first.id).unwrap();
         assert!(entries.users_of_address.is_empty() && entries.by_mac.is_empty());
         assert!(entries.by_address.is_empty());
     }

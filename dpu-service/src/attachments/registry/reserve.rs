@@ -79,7 +79,7 @@ impl Registry {
             families: spec.families,
             named_networks: self.networks.named_in(&network),
             network,
-            lead: spec.lead.clone(),
+            group_interface: spec.group_interface.clone(),
             boot_id,
             created_at: Timestamp::now().as_millisecond(),
         });

@@ -37,7 +37,7 @@ pub(in crate::agent) struct Delegated {
     /// Its key.
     pub key: Key,
     /// The interface of the pod whose attachment leads it.
-    pub lead: String,
+    pub group_interface: String,
     /// The pod's namespace.
     pub netns: PodNetns,
     /// As an attachment's record has it.
@@ -64,7 +64,7 @@ pub(in crate::agent) struct Delegated {
 impl Delegated {
     /// The key of the attachment that leads it.
     pub(in crate::agent) fn group_key(&self) -> Key {
-        Key { container_id: self.key.container_id.clone(), interface_name: self.lead.clone() }
+        Key { container_id: self.key.container_id.clone(), interface_name: self.group_interface.clone() }
     }
 
     /// The network that it is on, and where that is defined.
@@ -300,7 +300,7 @@ pub(super) mod tests {
     pub(in crate::agent::delegates) fn delegated(interface_name: &str) -> Delegated {
         Delegated {
             key: Key { container_id: "c".into(), interface_name: interface_name.into() },
-            lead: "eth0".into(),
+            group_interface: "eth0".into(),
             netns: PodNetns { path: "/run/netns/c".into(), id: NetnsId { dev: 4, inode: 7 } },
             phase: Phase::Attaching,
             chain: Chain {

@@ -149,7 +149,7 @@ impl Delegates {
     /// The interfaces that the attachment of this key leads.
     pub(in crate::agent) fn led_by(&self, lead: &Key) -> Vec<Arc<Delegated>> {
         let is_led = |one: &Arc<Delegated>| {
-            one.key.container_id == lead.container_id && one.lead == lead.interface_name
+            one.key.container_id == lead.container_id && one.group_interface == lead.interface_name
         };
         self.store.all().into_iter().filter(is_led).collect()
     }
@@ -250,10 +250,10 @@ impl Delegates {
         calls: &File,
         deadline: Instant,
     ) -> Result<Arc<Delegated>, Failure> {
-        let Delegation { key, lead, chain, arguments, wishes, default_routes, .. } = delegation;
+        let Delegation { key, group_interface, chain, arguments, wishes, default_routes, .. } = delegation;
         let mut delegated = Delegated {
             key,
-            lead,
+            group_interface,
             netns: netns.clone(),
             phase: Phase::Attaching,
             chain,

@@ -17,7 +17,7 @@ pub(in crate::agent) struct Delegation {
     /// Its key.
     pub key: Key,
     /// The interface of the pod whose attachment leads it.
-    pub lead: String,
+    pub group_interface: String,
     /// Its place among the further interfaces of its ADD, from 0.
     pub place: usize,
     pub(super) chain: Chain,
@@ -61,7 +61,7 @@ impl Delegation {
         let default_routes = DefaultRoutes::of(interface, all);
         Ok(Self {
             key,
-            lead: add.key.interface_name.clone(),
+            group_interface: add.key.interface_name.clone(),
             place,
             chain,
             arguments,

@@ -173,7 +173,7 @@ impl Ahead {
             let Guess { request, offer } = guess;
             let mut record = self.drafts.draft_guess(request, offer, netns, &present)?;
             let is_led = |lead: &&String| **lead != record.key().interface_name;
-            record.attachment.lead = names.first().filter(is_led).cloned().unwrap_or_default();
+            record.attachment.group_interface = names.first().filter(is_led).cloned().unwrap_or_default();
             // It keeps its own name for now.
             let own = &record.original.name;
             (!in_pod.contains(own) && !names.contains(own)).then(|| Arc::new(record))

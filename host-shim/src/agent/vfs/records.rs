@@ -133,7 +133,7 @@ impl Record {
     /// The key of the attachment that leads it, if another one does.
     #[must_use]
     pub(in crate::agent) fn group_key(&self) -> Option<Key> {
-        let interface_name = self.attachment.lead.clone();
+        let interface_name = self.attachment.group_interface.clone();
         (!interface_name.is_empty()).then(|| Key { interface_name, ..self.key() })
     }
 
@@ -383,7 +383,7 @@ impl Records {
     pub(in crate::agent) fn led_by(&self, lead: &Key) -> Vec<Arc<Record>> {
         let is_led = |record: &&Arc<Record>| {
             let key = record.attachment.key.as_ref();
-            record.attachment.lead == lead.interface_name
+            record.attachment.group_interface == lead.interface_name
                 && key.is_some_and(|key| key.container_id == lead.container_id)
         };
         self.lock().by_id.values().filter(is_led).cloned().collect()
