@@ -130,7 +130,7 @@ pub enum LoadError {
     #[error("{}", bootstrap::Chain(.0))]
     Form(#[from] bootstrap::ConfigError),
     /// The file's values are invalid.
-    #[error("{}", problems.told_of(path))]
+    #[error("{}", problems.with_path(path))]
     Content {
         /// The file.
         path: PathBuf,

@@ -54,9 +54,9 @@ fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     match service::credentials(config) {
         Ok(credentials) => {
             let unseen = "Its card, fabric, journal and addresses to listen on";
-            let good = valid_configuration(path, unseen, &credentials.ends());
-            let good = good + &metrics::address_line(config.metrics.listen);
-            answer(&(good + if config.networks.is_empty() { NO_NETWORKS } else { "" }))
+            let valid = valid_configuration(path, unseen, &credentials.ends());
+            let valid = valid + &metrics::address_line(config.metrics.listen);
+            answer(&(valid + if config.networks.is_empty() { NO_NETWORKS } else { "" }))
         }
         Err(error) => misconfigured(NAME, &format_args!("{}: {}", path.display(), Chain(&error))),
     }

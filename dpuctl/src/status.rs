@@ -172,10 +172,7 @@ pub(crate) fn condition_table(conditions: &[Condition], now: Timestamp) -> Strin
 
 /// The digest of the configuration file in force, as `sha256sum` prints it.
 fn configuration(dpu: &Dpu) -> String {
-    match dpu.configuration_digest.as_str() {
-        "" => "unknown: the service is older than this dpuctl".into(),
-        digest => format!("sha256 {digest}"),
-    }
+    format!("sha256 {}", dpu.configuration_digest)
 }
 
 /// Recently refused peers that the DPU cannot identify as one of its hosts; one may be a host that fails to connect.

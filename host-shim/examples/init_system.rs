@@ -23,7 +23,7 @@ use futures::executor::block_on;
 use host_shim::embedded::{Agent, Attach, Config, Failure};
 
 /// How long the DPU may take to answer at boot.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
@@ -67,7 +67,7 @@ async fn run(configuration: &Path, namespaces: &[String]) -> Result<(), Box<dyn 
 }
 
 async fn await_dpu(agent: &Agent) -> Result<(), Failure> {
-    let latest = Instant::now() + PATIENCE;
+    let latest = Instant::now() + TIMEOUT;
     loop {
         match agent.status("").await {
             Err(failure) if Instant::now() > latest => return Err(failure),

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The timeout of the report: the agent asks the DPU and examines all VFs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The exit code when the agent does not answer.
 const NO_ANSWER: u8 = 3;
@@ -96,7 +96,7 @@ pub fn status(arguments: &StatusArguments) -> ExitCode {
             Err(error) => return misconfigured(NAME, &without_configuration(&error)),
         },
     };
-    match ask_report(&socket, PATIENCE) {
+    match ask_report(&socket, TIMEOUT) {
         Ok(report) => show(&report, arguments.output),
         Err(error) => {
             let is_named = arguments.socket.is_some();
@@ -137,7 +137,7 @@ fn no_answer(socket: &Path, is_named: bool, error: &io::Error) -> String {
         // `SO_RCVTIMEO` expires as `EAGAIN`.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             let what = format!(
-                "the agent takes calls on {} and did not answer within {PATIENCE:?}: it may be suspended or hang; see \
+                "the agent takes calls on {} and did not answer within {TIMEOUT:?}: it may be suspended or hang; see \
                  `systemctl status dpu-offload-agent` and `journalctl -u dpu-offload-agent`",
                 socket.display()
             );

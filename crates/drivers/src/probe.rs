@@ -16,7 +16,7 @@ pub struct KernelAbilities {
     /// Filters on a link's ingress.
     pub guard: Ability,
     /// nftables rules by which a bridge drops what has not passed a port's filter.
-    pub detours: Ability,
+    pub ingress_bypass: Ability,
     /// Limits of what a link sends.
     pub(crate) token_bucket: Ability,
     /// Limits of what a link receives.
@@ -32,7 +32,7 @@ impl KernelAbilities {
         in_hidden_netns(|rtnl, port| {
             Ok(Self {
                 guard: probe_guard(rtnl, port),
-                detours: probe_detours(),
+                ingress_bypass: probe_ingress_bypass(),
                 token_bucket: probe_token_bucket(rtnl, port),
                 police: probe_police(rtnl, port),
             })
@@ -83,7 +83,7 @@ fn probe_guard(rtnl: &mut Rtnl, port: u32) -> Ability {
     })
 }
 
-fn probe_detours() -> Ability {
+fn probe_ingress_bypass() -> Ability {
     let required = Nftables::open().and_then(|mut nftables| nftables.require_ingress(PORT));
     required.map_err(|error| {
         format!(

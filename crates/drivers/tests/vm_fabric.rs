@@ -145,7 +145,7 @@ fn trunk_pod_sends_only_from_its_mac() {
     dpu.program(&pod);
     let port = dpu.representor(&router);
     let mac = router.settings.mac;
-    assert_eq!(dpu.stations("pf0vf0"), [mac.to_string(), mac.to_string()]);
+    assert_eq!(dpu.fdb_macs("pf0vf0"), [mac.to_string(), mac.to_string()]);
     assert!(dpu.fabric.guard(&port, &router.settings).unwrap().in_place);
 
     router.netns.run("ip link add link eth0 name eth0.200 type vlan id 200");
@@ -310,7 +310,7 @@ fn filters_in_software_are_counted_as_such() {
     dpu.program(&pod);
     let port = dpu.representor(&pod).index;
     let offloaded = || dpu.fabric.offloaded(&[port].into()).unwrap()[&port];
-    assert_eq!(offloaded(), Offloaded { rules: 1, in_hardware: 0 }, "the pod's station");
+    assert_eq!(offloaded(), Offloaded { rules: 1, in_hardware: 0 }, "the pod's MAC address");
     let place = "dev pf0vf0 ingress pref 7 protocol ip";
     dpu.netns.run(&format!("tc filter add {place} flower src_ip 10.9.0.1 action pass"));
     let filters = dpu.netns.json(&format!("tc -j filter show {place}"));

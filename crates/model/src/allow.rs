@@ -33,7 +33,7 @@ pub struct AllowRule {
     pub ports: BTreeSet<PortRange>,
     /// Allows nothing. The rule must be the only one and have no other key.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub nobody: bool,
+    pub deny_all: bool,
 }
 
 /// A protocol of a rule.
@@ -172,7 +172,7 @@ pub type Prefixes = BTreeMap<String, BTreeSet<IpNetwork>>;
 
 /// A resolved rule: the networks that it names are replaced by their prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opening {
+pub struct IngressRule {
     /// The allowed sources. `None`: any.
     pub from: Option<BTreeSet<IpNetwork>>,
     /// The allowed protocol. `None`: any.
@@ -181,7 +181,7 @@ pub struct Opening {
     pub ports: BTreeSet<PortRange>,
 }
 
-impl Opening {
+impl IngressRule {
     /// The number of combinations of a prefix (or family, if any source is allowed) and a block of ports.
     #[must_use]
     pub fn combinations(&self) -> usize {
@@ -193,11 +193,11 @@ impl Opening {
 }
 
 /// A phrase for people.
-impl fmt::Display for Opening {
+impl fmt::Display for IngressRule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.from {
             None => out.write_str("anybody")?,
-            Some(from) if from.is_empty() => out.write_str("nobody")?,
+            Some(from) if from.is_empty() => out.write_str("none")?,
             Some(from) => out.write_str(&list(from))?,
         }
         write!(out, " may open {}", self.protocol.map_or("anything", AllowedProtocol::name))?;
@@ -211,12 +211,12 @@ fn list(all: &BTreeSet<impl ToString>) -> String {
 
 impl AllowRule {
     /// Resolves the rule. A network that does not exist has no prefixes.
-    fn opening(&self, networks: &Prefixes) -> Opening {
-        let is_of_anybody = self.from_networks.is_empty() && self.from.is_empty();
+    fn ingress_rule(&self, networks: &Prefixes) -> IngressRule {
+        let is_of_anyone = self.from_networks.is_empty() && self.from.is_empty();
         let named = self.from_networks.iter().filter_map(|name| networks.get(name)).flatten();
         let from = || named.chain(&self.from).copied().collect();
-        Opening {
-            from: (!is_of_anybody).then(from),
+        IngressRule {
+            from: (!is_of_anyone).then(from),
             protocol: self.protocol,
             ports: self.ports.clone(),
         }
@@ -225,9 +225,9 @@ impl AllowRule {
 
 /// Resolves rules. `None`: there are none, so everything is allowed.
 #[must_use]
-pub fn openings(rules: &[AllowRule], networks: &Prefixes) -> Option<Vec<Opening>> {
-    let allowing = rules.iter().filter(|rule| !rule.nobody);
-    (!rules.is_empty()).then(|| allowing.map(|rule| rule.opening(networks)).collect())
+pub fn ingress_rules(rules: &[AllowRule], networks: &Prefixes) -> Option<Vec<IngressRule>> {
+    let allowing = rules.iter().filter(|rule| !rule.deny_all);
+    (!rules.is_empty()).then(|| allowing.map(|rule| rule.ingress_rule(networks)).collect())
 }
 
 /// The names of the networks in the rules.
@@ -291,17 +291,17 @@ mod tests {
         .allow;
         let green = ["10.2.0.0/16", "fd00:2::/64"].map(|prefix| prefix.parse().unwrap());
         let known = [("green".to_owned(), green.into())].into();
-        let openings_of = |rules: &[AllowRule]| openings(rules, &known);
-        let found = openings_of(&rules).unwrap();
+        let ingress_rules_of = |rules: &[AllowRule]| ingress_rules(rules, &known);
+        let found = ingress_rules_of(&rules).unwrap();
         let reported: Vec<_> = found.iter().map(ToString::to_string).collect();
         let [to_ports, to_all, to_none] = &reported[..] else { panic!("{reported:?}") };
         assert!(to_ports.starts_with("10.2.0.0/16 10.7.0.0/16 fd00:2::/64 "), "{to_ports}");
         assert!(to_ports.ends_with(" tcp 80 8000-8031"), "{to_ports}");
         assert!(to_all.starts_with("anybody") && to_all.ends_with("icmp"), "{to_all}");
-        assert!(to_none.starts_with("nobody"), "{to_none}");
-        assert_eq!(found.iter().map(Opening::combinations).collect::<Vec<_>>(), [6, 2, 0]);
-        assert_eq!(openings_of(&[]), None);
-        let nobody = network("name = 'a'\nallow = [{ nobody = true }]").allow;
-        assert_eq!(openings_of(&nobody), Some(Vec::new()));
+        assert!(to_none.starts_with("none"), "{to_none}");
+        assert_eq!(found.iter().map(IngressRule::combinations).collect::<Vec<_>>(), [6, 2, 0]);
+        assert_eq!(ingress_rules_of(&[]), None);
+        let deny_all = network("name = 'a'\nallow = [{ deny_all = true }]").allow;
+        assert_eq!(ingress_rules_of(&deny_all), Some(Vec::new()));
     }
 }

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
 
-pub use allow::{AllowRule, AllowedProtocol, Opening, PortRange, Prefixes};
+pub use allow::{AllowRule, AllowedProtocol, IngressRule, PortRange, Prefixes};
 pub use anti_spoofing::{AntiSpoofing, Source};
 pub use duplicates::duplicates;
 pub use former_owner::FormerOwner;
@@ -375,7 +375,7 @@ impl Network {
             total_egress: self.total_egress(),
             anti_spoofing: self.anti_spoofing,
             allowed_sources: sources.filter(|of| self.anti_spoofing.looks_at(*of)).collect(),
-            openings: allow::openings(&self.allow, named),
+            ingress_rules: allow::ingress_rules(&self.allow, named),
         }
     }
 
@@ -546,7 +546,7 @@ pub struct PortSettings {
     /// Further sources that the pod may send from, as far as the guard checks sources.
     pub allowed_sources: BTreeSet<Source>,
     /// The rules for connections to the pod. `None`: all connections are allowed.
-    pub openings: Option<Vec<Opening>>,
+    pub ingress_rules: Option<Vec<IngressRule>>,
 }
 
 impl PortSettings {

@@ -15,51 +15,19 @@ use crate::{
     rtnl::Rtnl,
 };
 
-/// An address to be added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct AddAddress {
-    address: IpNetwork,
-    prefix_route: bool,
-}
-
-impl AddAddress {
-    /// An address with its prefix. The kernel adds a route to the prefix.
+impl Request<'_> {
+    /// Adds an address with its prefix to a link. The kernel adds a route to the prefix.
     ///
     /// IPv6 addresses skip duplicate address detection (`IFA_F_NODAD`) and are usable at once. The caller guarantees
     /// that the address is unique.
-    pub fn new(address: IpNetwork) -> Self {
-        Self { address, prefix_route: true }
-    }
-
-    /// Suppresses the route to the address's prefix (`IFA_F_NOPREFIXROUTE`).
-    pub fn without_prefix_route(self) -> Self {
-        Self { prefix_route: false, ..self }
-    }
-
-    fn flags(self) -> AddressFlags {
-        let mut flags = AddressFlags::empty();
-        flags.set(AddressFlags::Nodad, self.address.is_ipv6());
-        flags.set(AddressFlags::Noprefixroute, !self.prefix_route);
-        flags
-    }
-}
-
-impl From<IpNetwork> for AddAddress {
-    fn from(address: IpNetwork) -> Self {
-        Self::new(address)
-    }
-}
-
-impl Request<'_> {
-    /// Adds an address to a link. See [`AddAddress::new`].
     #[must_use]
-    pub fn add_address(index: u32, address: impl Into<AddAddress>) -> Self {
-        let address = address.into();
-        let mut message = message(index, address.address);
-        message.attributes.push(AddressAttribute::Flags(address.flags()));
+    pub fn add_address(index: u32, address: IpNetwork) -> Self {
+        let mut message = message(index, address);
+        let mut flags = AddressFlags::empty();
+        flags.set(AddressFlags::Nodad, address.is_ipv6());
+        message.attributes.push(AddressAttribute::Flags(flags));
         let message = RouteNetlinkMessage::NewAddress(message);
-        let operation = format!("add the address {} to {LINK}", address.address);
+        let operation = format!("add the address {address} to {LINK}");
         Self::new(operation, Some(index), message, Existing::Refused)
     }
 

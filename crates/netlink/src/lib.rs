@@ -51,7 +51,6 @@ mod vf;
 mod watch;
 mod xdp;
 
-pub use address::AddAddress;
 pub use announce::announce;
 pub use bridge::{Bridge, BridgePort};
 pub use bridge_vlan::BridgeVlan;

@@ -93,18 +93,18 @@ impl<'a> LinkStateReader<'a> {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn portrait(&mut self, index: u32) -> Result<Option<(Link, LinkState)>, Error> {
+    pub fn state_of(&mut self, index: u32) -> Result<Option<(Link, LinkState)>, Error> {
         let Some(link) = self.rtnl.link_by_index(index)? else { return Ok(None) };
-        let mut portrait = LinkState::of_link(&link);
+        let mut state = LinkState::of_link(&link);
         let parts = [
             (Part::Ethtool, self.ethtool.as_mut().and_then(|ethtool| ethtool.aspects(index))),
             (Part::Sysfs, self.sysfs.and_then(|sysfs| sysfs.aspects(&link))),
             (Part::Programs, self.netns.run(|| programs::aspects(index))?),
         ];
         for (part, aspects) in parts {
-            portrait.parts.extend(aspects.map(|aspects| (part, aspects)));
+            state.parts.extend(aspects.map(|aspects| (part, aspects)));
         }
-        Ok(Some((link, portrait)))
+        Ok(Some((link, state)))
     }
 }
 
@@ -127,8 +127,8 @@ mod tests {
     fn link_state_survives_serialisation() {
         let mut link = Link::default();
         (link.name, link.alias) = ("p0v3".into(), Some("a".into()));
-        let portrait = LinkState::of_link(&link);
-        let text = serde_json::to_string(&portrait).unwrap();
-        assert_eq!(serde_json::from_str::<LinkState>(&text).unwrap(), portrait);
+        let state = LinkState::of_link(&link);
+        let text = serde_json::to_string(&state).unwrap();
+        assert_eq!(serde_json::from_str::<LinkState>(&text).unwrap(), state);
     }
 }

@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn link_local_address_follows_from_mac() {
-        let station: MacAddress = "02:00:5e:10:00:01".parse().unwrap();
-        assert_eq!(station.link_local().to_string(), "fe80::5eff:fe10:1");
+        let mac: MacAddress = "02:00:5e:10:00:01".parse().unwrap();
+        assert_eq!(mac.link_local().to_string(), "fe80::5eff:fe10:1");
     }
 
     #[test]

@@ -76,11 +76,11 @@ fn field(wanted: &Match) -> Option<Field> {
     };
     match wanted {
         Match::InPort(port) => exactly(IN_PORT, &port.to_be_bytes()),
-        Match::EthernetDestination(MacAddress(station), MacAddress(mask)) => {
+        Match::EthernetDestination(MacAddress(mac), MacAddress(mask)) => {
             let mask = Some(mask.to_vec());
-            Some(Field { class: BASIC, number: ETH_DST, value: station.to_vec(), mask })
+            Some(Field { class: BASIC, number: ETH_DST, value: mac.to_vec(), mask })
         }
-        Match::EthernetSource(MacAddress(station)) => exactly(ETH_SRC, station),
+        Match::EthernetSource(MacAddress(mac)) => exactly(ETH_SRC, mac),
         Match::EthernetType(kind) => exactly(ETH_TYPE, &kind.to_be_bytes()),
         Match::Vlan(VlanMatch::Untagged) => exactly(VLAN_VID, &[0, 0]),
         Match::Vlan(VlanMatch::Id(vlan)) => exactly(VLAN_VID, &(vlan | PRESENT).to_be_bytes()),
@@ -94,14 +94,14 @@ fn field(wanted: &Match) -> Option<Field> {
         Match::Icmpv4Type(kind) => exactly(ICMPV4_TYPE, &[*kind]),
         Match::ArpSenderAddress(network) => of_ipv4(ARP_SPA, *network),
         Match::ArpTargetAddress(network) => of_ipv4(ARP_TPA, *network),
-        Match::ArpSenderMac(MacAddress(station)) => exactly(ARP_SHA, station),
+        Match::ArpSenderMac(MacAddress(mac)) => exactly(ARP_SHA, mac),
         Match::Ipv6Source(network) => of_ipv6(IPV6_SRC, *network),
         Match::Ipv6Destination(network) => of_ipv6(IPV6_DST, *network),
         Match::Icmpv6Type(kind) => exactly(ICMPV6_TYPE, &[*kind]),
         Match::Icmpv6Code(code) => exactly(ICMPV6_CODE, &[*code]),
         Match::NdTarget(network) => of_ipv6(IPV6_ND_TARGET, *network),
-        Match::NdSourceLink(MacAddress(station)) => exactly(IPV6_ND_SLL, station),
-        Match::NdTargetLink(MacAddress(station)) => exactly(IPV6_ND_TLL, station),
+        Match::NdSourceLink(MacAddress(mac)) => exactly(IPV6_ND_SLL, mac),
+        Match::NdTargetLink(MacAddress(mac)) => exactly(IPV6_ND_TLL, mac),
         Match::Connection(connection) => Some(of_connection(*connection)),
         Match::Other(_) => None,
     }

@@ -64,20 +64,6 @@ impl Operation {
             "columns": [column], "until": "==", "rows": [],
         }))
     }
-
-    /// Requires that a row still has these values. Otherwise the transaction fails with [`Error::NotSame`].
-    pub fn check_equal<'a>(
-        table: &str,
-        id: Uuid,
-        row: impl IntoIterator<Item = Column<'a>>,
-    ) -> Self {
-        let row = columns(row);
-        let names: Vec<_> = row.keys().cloned().collect();
-        Self(json!({
-            "op": "wait", "timeout": 0, "table": table, "where": is(id), "columns": names,
-            "until": "==", "rows": [row],
-        }))
-    }
 }
 
 fn columns<'a>(row: impl IntoIterator<Item = Column<'a>>) -> Map<String, Value> {

@@ -118,15 +118,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.vfs.all().for_each(|slot| self.pools.sync(slot));
     }
 
-    /// Makes `vf` unavailable for the reason `why`, until [`Self::stop_withholding`]. A held VF stays held.
-    pub fn withhold(&mut self, vf: FunctionId, why: &str) {
-        self.change(vf, |slot| slot.withhold(why));
+    /// Makes `vf` unavailable for the reason `why`, until [`Self::make_available`]. A held VF stays held.
+    pub fn make_unavailable(&mut self, vf: FunctionId, why: &str) {
+        self.change(vf, |slot| slot.make_unavailable(why));
     }
 
-    /// Ends [`Self::withhold`] of `vf`. Does nothing if it is not withheld.
-    pub fn stop_withholding(&mut self, vf: FunctionId) {
+    /// Ends [`Self::make_unavailable`] of `vf`. Does nothing if it is not unavailable.
+    pub fn make_available(&mut self, vf: FunctionId) {
         if let Some(slot) = self.vfs.get_mut(vf) {
-            slot.stop_withholding();
+            slot.make_available();
             self.pools.sync(slot);
         }
     }

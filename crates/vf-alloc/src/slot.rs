@@ -19,7 +19,7 @@ pub(crate) struct Slot<K> {
     /// Whether it has a port on this DPU.
     has_port: bool,
     /// Why this DPU withholds it.
-    withheld: Option<String>,
+    unavailable: Option<String>,
     quarantine: Option<String>,
     failures: u32,
 }
@@ -54,7 +54,7 @@ impl<K> Slot<K> {
             withdrawn: Some("its host does not report it as free".into()),
             offer: None,
             has_port,
-            withheld: None,
+            unavailable: None,
             quarantine: None,
             failures: 0,
         }
@@ -115,7 +115,7 @@ impl<K> Slot<K> {
 
     const fn is_available(&self) -> bool {
         let is_unavailable =
-            self.withdrawn.is_some() || self.withheld.is_some() || self.quarantine.is_some();
+            self.withdrawn.is_some() || self.unavailable.is_some() || self.quarantine.is_some();
         self.hold.is_none() && !is_unavailable
     }
 
@@ -138,7 +138,7 @@ impl<K> Slot<K> {
         if let Some(reason) = &self.quarantine {
             return VfState::Quarantined { reason: reason.clone() };
         }
-        if let Some(reason) = self.withheld.as_ref().or(self.withdrawn.as_ref()) {
+        if let Some(reason) = self.unavailable.as_ref().or(self.withdrawn.as_ref()) {
             return VfState::Absent { reason: reason.clone() };
         }
         if !self.has_port {
@@ -190,12 +190,12 @@ impl<K> Slot<K> {
         self.has_port = has_port;
     }
 
-    pub(crate) fn withhold(&mut self, why: &str) {
-        self.withheld = Some(why.into());
+    pub(crate) fn make_unavailable(&mut self, why: &str) {
+        self.unavailable = Some(why.into());
     }
 
-    pub(crate) fn stop_withholding(&mut self) {
-        self.withheld = None;
+    pub(crate) fn make_available(&mut self) {
+        self.unavailable = None;
     }
 
     pub(crate) fn hold(&mut self, key: K, stage: Stage) {

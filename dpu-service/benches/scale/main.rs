@@ -56,7 +56,7 @@ fn main() {
             print_lists(&world);
         }
     }
-    print_promises(&runtime.block_on(empty(LARGE)));
+    print_guarantees(&runtime.block_on(empty(LARGE)));
     for recorded in [RECORDED / 10, RECORDED] {
         let took = runtime.block_on(start_with(recorded));
         println!("start with {recorded} attachments in the journal: {:.2} s", took.as_secs_f64());
@@ -110,7 +110,7 @@ fn print_lists(world: &World) {
     print_time("a host's pools", || drop(world.engine.hosts().pools(&host())));
 }
 
-fn print_promises(world: &World) {
+fn print_guarantees(world: &World) {
     let offer = || world.engine.hosts().offer_vfs(&host(), world.session_id());
     print_time("offers of a new session", || assert!(!offer().is_empty()));
     print_time("no further ones", || assert!(offer().is_empty()));

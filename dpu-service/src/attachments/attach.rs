@@ -410,12 +410,10 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
         return differs("other rate limits".into());
     }
     if spec.group_interface != record.group_interface {
-        return differs(
-            record.group_interface.as_ref().map_or_else(
-                || "no group interface".into(),
-                |interface| format!("group interface {interface}"),
-            ),
-        );
+        return differs(record.group_interface.as_ref().map_or_else(
+            || "no group interface".into(),
+            |interface| format!("group interface {interface}"),
+        ));
     }
     if spec.port_mappings != record.port_mappings {
         return differs("other mapped ports".into());

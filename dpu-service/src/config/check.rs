@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn allow_is_refused_without_connection_tracking() {
-        let blue = parsed("name = \"a\"\nallow = [{ nobody = true }]");
+        let blue = parsed("name = \"a\"\nallow = [{ deny_all = true }]");
         assert_eq!(check_rules_on(&blue, FabricDriver::Ovs), None);
         assert_eq!(check_rules_on(&parsed("name = \"a\""), FabricDriver::Bridge), None);
         for fabric in [FabricDriver::Bridge, FabricDriver::None] {

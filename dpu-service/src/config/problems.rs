@@ -8,7 +8,7 @@ pub struct Problems(pub Vec<String>);
 
 impl Problems {
     /// One line for each problem, with the file's path.
-    pub(super) fn told_of(&self, path: &Path) -> String {
+    pub(super) fn with_path(&self, path: &Path) -> String {
         let line = |problem: &String| format!("{}: {problem}", path.display());
         self.0.iter().map(line).collect::<Vec<_>>().join("\n")
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use bootstrap::Chain;
 use ipnetwork::IpNetwork;
-use netlink::{AddAddress, Error, Family, Request, Route, Rtnl, set_sysctl, sysctl};
+use netlink::{Error, Family, Request, Route, Rtnl, set_sysctl, sysctl};
 
 use super::{
     plan::{self, Plan},
@@ -215,8 +215,7 @@ fn configure_addresses(
         rtnl.change(Request::delete_address(link.index, *address)).map_err(refused)?;
     }
     for address in &missing {
-        added(rtnl.change(Request::add_address(link.index, AddAddress::new(**address))))
-            .map_err(refused)?;
+        added(rtnl.change(Request::add_address(link.index, **address))).map_err(refused)?;
     }
     Ok(!missing.is_empty())
 }

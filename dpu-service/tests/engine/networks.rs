@@ -194,7 +194,7 @@ async fn named_networks_are_resolved_at_the_attach() {
     assert_eq!(apply(&world, with_rules(allow)).await, Ok(Applied::Created));
     let first = world.attach(on_blue("first")).await.unwrap().record;
     let sources = |record: &Record| {
-        let shown = record.port_settings().openings.unwrap()[0].to_string();
+        let shown = record.port_settings().ingress_rules.unwrap()[0].to_string();
         shown.split_once(" may ").unwrap().0.to_owned()
     };
     assert_eq!(sources(&first), "10.2.0.0/24 10.3.0.0/24");

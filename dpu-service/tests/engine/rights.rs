@@ -84,11 +84,11 @@ async fn requested_sources_do_not_narrow_unknown_addresses() {
 
 #[tokio::test]
 async fn unchecked_sources_may_be_requested() {
-    let (station, address) = ("00:00:5e:00:01:07", "10.1.0.7");
+    let (mac, address) = ("00:00:5e:00:01:07", "10.1.0.7");
     for (level, passing, refused) in [
-        (AntiSpoofing::Off, &[station, address][..], &[][..]),
-        (AntiSpoofing::Mac, &[address], &[station]),
-        (AntiSpoofing::Full, &[], &[station, address]),
+        (AntiSpoofing::Off, &[mac, address][..], &[][..]),
+        (AntiSpoofing::Mac, &[address], &[mac]),
+        (AntiSpoofing::Full, &[], &[mac, address]),
     ] {
         let mut configuration = configuration();
         configuration.networks[0].anti_spoofing = level;

@@ -97,11 +97,11 @@ async fn rename_follows_a_networks_own_rules() {
     own.allow = network("name = 'a'\nallow = [{ from_networks = ['blue'] }]").allow;
     apply(&world, own, None, false).await.unwrap();
     let held = world.attach(on("blue", "held")).await.unwrap();
-    let openings = held.record.port_settings().openings;
+    let ingress_rules = held.record.port_settings().ingress_rules;
     rename(&world, "blue", "azure").await.unwrap();
     let renamed = world.list().remove(0).record;
     assert!(renamed.network.allow[0].from_networks.contains("azure"));
-    assert_eq!(renamed.port_settings().openings, openings);
+    assert_eq!(renamed.port_settings().ingress_rules, ingress_rules);
     world.check();
 }
 

@@ -123,7 +123,7 @@ async fn scrape() -> String {
 #[test]
 fn cancelled_call_counts_until_its_work_ends() {
     const DEADLINE: Duration = Duration::from_secs(2);
-    const PATIENCE: Duration = Duration::from_millis(200);
+    const TIMEOUT: Duration = Duration::from_millis(200);
     let setup = Setup::new();
     let metrics = format!("[metrics]\nlisten = {METRICS:?}\n{NETWORKS}");
     // One call for each peer.
@@ -151,7 +151,7 @@ fn cancelled_call_counts_until_its_work_ends() {
                 let is_late = matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded);
                 assert!(is_late, "{status:?}");
             } else {
-                assert!(within(PATIENCE, &mut call).await.is_none());
+                assert!(within(TIMEOUT, &mut call).await.is_none());
                 drop(call);
             }
             let refused = operator.list_pools(v1::ListPoolsRequest {}).await;

@@ -62,7 +62,7 @@ fn sources(network: &Network) -> Vec<String> {
 fn allow(text: &mut Description, rules: &[AllowRule]) {
     match rules {
         [] => text.field("Allow", "anybody"),
-        [rule] if rule.nobody => text.field("Allow", "nobody"),
+        [rule] if rule.deny_all => text.field("Allow", "none"),
         rules => text.list("Allow", &rules.iter().map(allow_rule).collect::<Vec<_>>()),
     }
 }
@@ -158,8 +158,8 @@ mod tests {
         };
         let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
         has(&shown(Vec::new()), "\nAllow:         anybody\n");
-        let nobody = AllowRule { nobody: true, ..AllowRule::default() };
-        has(&shown(vec![nobody]), "\nAllow:         nobody\n");
+        let deny_all = AllowRule { deny_all: true, ..AllowRule::default() };
+        has(&shown(vec![deny_all]), "\nAllow:         none\n");
         let web = AllowRule {
             from_networks: vec!["green".into()],
             from: vec!["10.7.0.0/16".into()],

@@ -16,7 +16,7 @@
 static struct workqueue_struct *later;
 
 /* An FDB entry to report after the bridge has released the lock of its table. */
-struct station {
+struct fdb_entry {
 	struct work_struct work;
 	struct net_device *dev;
 	netdevice_tracker held;
@@ -26,33 +26,33 @@ struct station {
 
 static void tell_offloaded(struct work_struct *work)
 {
-	struct station *station = container_of(work, struct station, work);
+	struct fdb_entry *entry = container_of(work, struct fdb_entry, work);
 	struct switchdev_notifier_fdb_info told = {
-		.addr = station->address, .vid = station->vlan, .offloaded = true,
+		.addr = entry->address, .vid = entry->vlan, .offloaded = true,
 	};
 
 	rtnl_lock();
-	call_switchdev_notifiers(SWITCHDEV_FDB_OFFLOADED, station->dev, &told.info, NULL);
+	call_switchdev_notifiers(SWITCHDEV_FDB_OFFLOADED, entry->dev, &told.info, NULL);
 	rtnl_unlock();
-	netdev_put(station->dev, &station->held);
-	kfree(station);
+	netdev_put(entry->dev, &entry->held);
+	kfree(entry);
 }
 
-static int take_station(struct net_device *dev, const struct switchdev_notifier_fdb_info *asked)
+static int take_fdb_entry(struct net_device *dev, const struct switchdev_notifier_fdb_info *asked)
 {
-	struct station *station;
+	struct fdb_entry *entry;
 
 	if (!is_port(dev) || !asked->added_by_user || asked->is_local)
 		return NOTIFY_DONE;
-	station = kzalloc(sizeof(*station), GFP_ATOMIC);
-	if (!station)
+	entry = kzalloc(sizeof(*entry), GFP_ATOMIC);
+	if (!entry)
 		return notifier_from_errno(-ENOMEM);
-	INIT_WORK(&station->work, tell_offloaded);
-	station->dev = dev;
-	ether_addr_copy(station->address, asked->addr);
-	station->vlan = asked->vid;
-	netdev_hold(dev, &station->held, GFP_ATOMIC);
-	queue_work(later, &station->work);
+	INIT_WORK(&entry->work, tell_offloaded);
+	entry->dev = dev;
+	ether_addr_copy(entry->address, asked->addr);
+	entry->vlan = asked->vid;
+	netdev_hold(dev, &entry->held, GFP_ATOMIC);
+	queue_work(later, &entry->work);
 	return NOTIFY_DONE;
 }
 
@@ -97,7 +97,7 @@ static int hear(struct notifier_block *block, unsigned long event, void *told)
 
 	switch (event) {
 	case SWITCHDEV_FDB_ADD_TO_DEVICE:
-		return take_station(dev, told);
+		return take_fdb_entry(dev, told);
 	case SWITCHDEV_PORT_ATTR_SET:
 		err = switchdev_handle_port_attr_set(dev, told, is_port, set_attribute);
 		return notifier_from_errno(err);

@@ -8,9 +8,9 @@ saga::kill_points! {
     /// A kill point between the steps of the agent's flows.
     pub(super) enum KillPoint {
         /// The speculative attach is recorded; the VF has not been touched.
-        AttachSpeculated = "attach-speculated",
+        AttachSpeculationRecorded = "attach-speculation-recorded",
         /// The VF of the speculative attach is in the pod, down and under its own name.
-        AttachSpeculative = "attach-speculative",
+        AttachSpeculationMoved = "attach-speculation-moved",
         /// The DPU has answered an attach; the answer is not recorded.
         AttachAnswered = "attach-answered",
         /// The attach is recorded; its VF has not been touched.

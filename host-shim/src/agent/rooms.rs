@@ -101,13 +101,13 @@ impl Agent {
         let dispatcher = Dispatcher::new(doors.tasks.clone(), limit, Arc::clone(&calls), dpu);
         let agent = Self { config, doors, upkeep, device_plugin, dispatcher };
         if let Some(endpoint) = endpoint {
-            agent.tell_metrics(endpoint, calls);
+            agent.serve_metrics(endpoint, calls);
         }
         Ok(agent)
     }
 
     /// Serves metrics at the endpoint, including counts of answered `calls`.
-    fn tell_metrics(&self, endpoint: Endpoint, calls: Arc<Calls>) {
+    fn serve_metrics(&self, endpoint: Endpoint, calls: Arc<Calls>) {
         let (config, doors) = (Arc::clone(&self.config), self.doors.clone());
         let page = move || ready(scrape::page(&config, &doors, &calls));
         tokio::spawn(endpoint.serve(page));

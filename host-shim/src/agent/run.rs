@@ -125,8 +125,8 @@ fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
     let refused = |source| AgentError::Dpu { path: path.display().to_string(), source };
     let (credentials, _) = credentials_and_connector(config).map_err(refused)?;
     let unseen = "The cards, the records, the socket and the way to the DPU";
-    let good = valid_configuration(path, unseen, &credentials.ends());
-    print(&(good + &metrics::address_line(config.metrics.listen)))
+    let valid = valid_configuration(path, unseen, &credentials.ends());
+    print(&(valid + &metrics::address_line(config.metrics.listen)))
 }
 
 fn print(text: &str) -> Result<(), AgentError> {

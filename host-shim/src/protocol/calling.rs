@@ -99,7 +99,7 @@ fn ask<Q: Serialize, A: DeserializeOwned>(
     silence: Duration,
 ) -> io::Result<A> {
     let stream = connect(socket, deadline)?;
-    let mut line = Line { stream, deadline, silence, heard: Instant::now() };
+    let mut line = CallConnection { stream, deadline, silence, last_byte_at: Instant::now() };
     line.write_all(&serde_json::to_vec(call)?)?;
     // End of file tells the agent that the request is complete.
     line.stream.shutdown(Shutdown::Write)?;
@@ -121,17 +121,17 @@ fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
 }
 
 /// A connection with a deadline for the whole call and a timeout for each silence.
-struct Line {
+struct CallConnection {
     stream: UnixStream,
     deadline: Instant,
     /// The longest time without a byte.
     silence: Duration,
-    heard: Instant,
+    last_byte_at: Instant,
 }
 
-impl Read for Line {
+impl Read for CallConnection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let silent_at = self.heard + self.silence;
+        let silent_at = self.last_byte_at + self.silence;
         let end = self.deadline.min(silent_at);
         // Data that arrived while this process was suspended is read, however late that is.
         let left = remaining(end).unwrap_or(LAST_READ);
@@ -141,7 +141,7 @@ impl Read for Line {
                 Err(io::Error::new(io::ErrorKind::TimedOut, Silent))
             }
             read => {
-                self.heard = Instant::now();
+                self.last_byte_at = Instant::now();
                 read
             }
         }
@@ -152,7 +152,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-impl Write for Line {
+impl Write for CallConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(remaining(self.deadline)?))?;
         self.stream.write(bytes)
@@ -220,7 +220,12 @@ mod tests {
     fn answer_during_callers_suspend_is_read() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let long_ago = Instant::now().checked_sub(SILENCE * 2).unwrap();
-        let mut line = Line { stream: ours, deadline: long_ago, silence: SILENCE, heard: long_ago };
+        let mut line = CallConnection {
+            stream: ours,
+            deadline: long_ago,
+            silence: SILENCE,
+            last_byte_at: long_ago,
+        };
         theirs.write_all(b"x").unwrap();
         assert_eq!(line.read(&mut [0; 8]).unwrap(), 1);
         assert!(is_timeout(&line.read(&mut [0; 8]).unwrap_err()));

@@ -74,7 +74,7 @@ pub struct OwnState {
     pub mtu: u32,
     /// The link's whole state. `None`: not observed yet.
     #[serde(default)]
-    pub portrait: Option<LinkState>,
+    pub link_state: Option<LinkState>,
 }
 
 /// Why a VF cannot be reset.
@@ -180,7 +180,7 @@ pub trait VfSource: Debug + Send + Sync {
     /// Derives the unused state from a `link` that is unused now.
     fn first_state(&self, _vf: &VfIdentity, link: &Link) -> OwnState {
         let mac = link.permanent_mac.or(link.mac);
-        OwnState { name: link.name.clone(), mac, mtu: link.mtu, portrait: None }
+        OwnState { name: link.name.clone(), mac, mtu: link.mtu, link_state: None }
     }
 
     /// Returns what is known of the VF's PF.

@@ -73,7 +73,7 @@ fn pf_device(vf: &Device) -> Device {
 /// Cards of one host differ in their controller; the names of their VFs contain it unless it is 0.
 fn state(vf: &VfIdentity) -> OwnState {
     let FunctionId { pf, vf } = vf.id;
-    OwnState { name: format!("{pf}v{vf}"), mac: None, mtu: OWN_MTU, portrait: None }
+    OwnState { name: format!("{pf}v{vf}"), mac: None, mtu: OWN_MTU, link_state: None }
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn unrecorded_vf_is_made_allocatable() {
     stage.host.ip("address add 10.9.9.9/24 dev eth7");
     let mut host = stage.host.rtnl();
     let stray = host.link_by_name("eth7").unwrap().unwrap();
-    let own = OwnState { name: OWN_NAME.into(), mac: None, mtu: OWN_MTU, portrait: None };
+    let own = OwnState { name: OWN_NAME.into(), mac: None, mtu: OWN_MTU, link_state: None };
     make_clean(&mut host, &stray, &own, None).unwrap();
     let clean = host.link_by_name(OWN_NAME).unwrap().unwrap();
     assert_eq!((clean.index, clean.mtu, clean.is_up), (stray.index, OWN_MTU, false));

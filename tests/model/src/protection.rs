@@ -44,7 +44,7 @@ pub enum Protection {
     /// A record stays until the DPU has confirmed the release.
     ReleasingUntilConfirmed,
     /// A Detach that reports the VF back marks it as free.
-    ReturnOffers,
+    ReturnMarksFree,
     /// Facts of a VF are learned also while it is in use.
     KnownWhileInUse,
     /// An inventory does not apply to a VF that a later Detach reported as away.

@@ -42,7 +42,7 @@ pub enum Call {
         session: SessionId,
         /// `as_of_ns`: the time of the call.
         as_of: HostTime,
-        /// `promised_device` and `promise_number`: this VF or none.
+        /// `AttachRequest.offered`: this VF or none.
         offered: Option<Offer>,
     },
     /// `DetachRequest`.

@@ -20,7 +20,9 @@ fn is_needed(protection: Protection, property: &'static str, bounds: Bounds) {
     let without = Protocol { bounds, without: vec![protection] };
     let broken = explore(&without, usize::MAX).map_err(|found| found.property);
     assert_eq!(broken.err(), Some(property), "without {protection:?}");
-    println!("figure: 1 protections taken out of the protocol, each missed at once");
+    println!(
+        "figure: 1 protections removed from the protocol, one at a time; each time the model found an error"
+    );
 }
 
 /// One fault for each kind that may break.
@@ -108,7 +110,7 @@ fn undelivered_release_is_lost() {
 /// The Detach that repeats the report overtook the inventory.
 #[test]
 fn returned_vf_is_not_noticed() {
-    is_needed(Protection::ReturnOffers, SETTLES, bounds(1, [Breakage::CallTimesOut]));
+    is_needed(Protection::ReturnMarksFree, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
 /// The service accepted a hello that had been sent before a newer one and arrived later.

@@ -75,8 +75,8 @@ impl Session {
         let (offered, offers) = mpsc::unbounded_channel();
         let (releases, released) = mpsc::unbounded_channel();
         let beats = interval(Duration::from_millis(hello_reply.heartbeat_interval_ms.into()));
-        let ear = DpuReceiver { out: out.clone(), offered, releases, echoes };
-        let listener = tokio::spawn(ear.listen(from_dpu, beats));
+        let receiver = DpuReceiver { out: out.clone(), offered, releases, echoes };
+        let listener = tokio::spawn(receiver.listen(from_dpu, beats));
         Ok(Self { id: hello_reply.session_id, out, offers, released, echoed, listener })
     }
 

@@ -140,20 +140,20 @@ impl Case<'_> {
     }
 
     fn hello(&self, records: usize) -> bool {
-        let welcomes = || self.lab.agent.events(log_event::SESSION_OPENED);
-        let before = welcomes();
+        let sessions_opened = || self.lab.agent.events(log_event::SESSION_OPENED);
+        let before = sessions_opened();
         self.lab.proxy().strike(Fault::Cut);
         let (_, struck) = self.amid_failure(records, || {
             let met = || {
                 let struck = self.lab.proxy().has_struck();
-                (struck || welcomes() > before).then_some(())
+                (struck || sessions_opened() > before).then_some(())
             };
             wait_for("a session, or the failure of its network", LIMIT, met);
         });
-        let session = || (welcomes() > before).then_some(());
+        let session = || (sessions_opened() > before).then_some(());
         wait_for("a session once the network is well", LIMIT, session);
         // The delayed session's records arrive, and the agent keeps its present session.
-        let opened = welcomes() - before;
+        let opened = sessions_opened() - before;
         assert!(opened == 1 || !matches!(self.fault, Fault::Late(_)), "{opened} sessions");
         self.assert_attached(1);
         struck

@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Typical time in which a running service reloads its configuration.
 const RELOAD: Duration = Duration::from_millis(100);
 /// The point that an agent passes between its request and the speculative move.
-const MOVED: &str = "attach-speculated";
+const MOVED: &str = "attach-speculation-recorded";
 /// VFs of each host that every second change removes from the pool.
 const LEFT_OUT: u32 = 1;
 

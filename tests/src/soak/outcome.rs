@@ -79,7 +79,8 @@ impl Outcome {
 
     /// Requires wrong speculative moves.
     pub(super) fn require_wrong_moves(&mut self) {
-        let missed = (self.counts.speculative_moves.wrong == 0.0).then_some("no speculative move was wrong");
+        let missed =
+            (self.counts.speculative_moves.wrong == 0.0).then_some("no speculative move was wrong");
         self.missed = self.missed.or(missed);
     }
 

@@ -91,7 +91,7 @@ fn overtaken_by_an_add(lab: &Lab, coming: &Netns) -> Option<(usize, usize)> {
     let passed = fs::read_to_string(&trace).unwrap();
     lab.assert_invariants();
     lab.del("blue", coming, "eth0").nothing();
-    let (_, after) = passed.split_once("attach-speculative")?;
+    let (_, after) = passed.split_once("attach-speculation-moved")?;
     (waiting > LEAVING / 2).then(|| (waiting, after.matches("move-out").count()))
 }
 

@@ -199,12 +199,12 @@ fn software_forwarding_makes_offloaded_false() {
     assert_eq!(fault["object"], format!("card/{}", Device::of(&lab).handle()));
     assert_eq!(fault["affectsPods"], false);
     assert!(fault["message"].as_str().unwrap().contains(" 1 of 2 "), "{fault}");
-    let stations = lab.card.dpu.json("bridge", &["fdb", "show", "br", "br-offload"]);
-    let is_pods = |station: &&Value| station["vlan"] == 100 && station["state"] != "permanent";
-    let is_offloaded = |station: &&Value| station["flags"].to_string().contains("offload");
+    let entries = lab.card.dpu.json("bridge", &["fdb", "show", "br", "br-offload"]);
+    let is_pods = |entry: &&Value| entry["vlan"] == 100 && entry["state"] != "permanent";
+    let is_offloaded = |entry: &&Value| entry["flags"].to_string().contains("offload");
     let (by_card, by_kernel): (Vec<_>, Vec<_>) =
-        stations.iter().filter(is_pods).partition(is_offloaded);
-    assert_eq!((by_card.len(), by_kernel.len()), (1, 1), "{stations:?}");
+        entries.iter().filter(is_pods).partition(is_offloaded);
+    assert_eq!((by_card.len(), by_kernel.len()), (1, 1), "{entries:?}");
 
     lab.del("unguarded", &unguarded, "eth0").nothing();
     wait_for("all conditions", LIMIT, || lab.operator().faults().is_empty().then_some(()));

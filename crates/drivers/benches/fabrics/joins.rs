@@ -12,7 +12,7 @@ use crate::{
 
 const PORTS: u16 = 64;
 const ROUNDS: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn print() {
     for on in On::EVERY {
@@ -83,7 +83,7 @@ impl Bare {
                 MonitoredTable::new("Bridge", ["name"]),
                 MonitoredTable::new("Port", ["name"]),
             ],
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
         };
         Self(Database::open(&settings).unwrap())
     }
@@ -138,6 +138,6 @@ impl Bare {
             let done = replica.row("Open_vSwitch", root)?.integer("cur_cfg");
             (done >= wanted).then_some(())
         };
-        self.0.wait(PATIENCE, is_done).unwrap();
+        self.0.wait(TIMEOUT, is_done).unwrap();
     }
 }

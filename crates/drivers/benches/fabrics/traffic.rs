@@ -19,7 +19,7 @@ use crate::{
 const ROUNDS: usize = 3;
 const STREAM: Duration = Duration::from_secs(1);
 const ECHOES: usize = 2000;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Two pods that reach each other, and what joins them.
 struct Pair {
@@ -60,7 +60,7 @@ impl Pair {
         let listener = inside(far, || TcpListener::bind("10.9.0.2:0").unwrap());
         let to = listener.local_addr().unwrap();
         let reader = thread::spawn(move || read_all(&listener));
-        let mut stream = inside(near, || TcpStream::connect_timeout(&to, PATIENCE).unwrap());
+        let mut stream = inside(near, || TcpStream::connect_timeout(&to, TIMEOUT).unwrap());
         let (buffer, begun) = (vec![0; 128 << 10], Instant::now());
         while begun.elapsed() < STREAM {
             stream.write_all(&buffer).unwrap();
@@ -76,8 +76,8 @@ impl Pair {
         let [ours, theirs] = [(near, "10.9.0.1:0"), (far, "10.9.0.2:0")]
             .map(|(netns, at)| inside(netns, || UdpSocket::bind(at).unwrap()));
         let to = theirs.local_addr().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
+        theirs.set_read_timeout(Some(TIMEOUT)).unwrap();
         let echoer = thread::spawn(move || (0..ECHOES).for_each(|_| echo(&theirs)));
         let round_trip = |_| time(|| ask(&ours, to));
         let round_trips: Vec<_> = (0..ECHOES).map(round_trip).collect();

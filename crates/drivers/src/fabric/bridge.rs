@@ -95,7 +95,7 @@ impl BridgeFabric {
             guard: of_kernel.guard.clone(),
             police: of_kernel.police.clone(),
             refusals: guard::Refusals::default(),
-            bypass: IngressBypass::open(of_kernel.detours.clone())?,
+            bypass: IngressBypass::open(of_kernel.ingress_bypass.clone())?,
             repairs: Repairs::default(),
         })
     }
@@ -308,7 +308,7 @@ impl Fabric for BridgeFabric {
                 Ok(()) => {}
             }
         }
-        if settings.openings.is_some() {
+        if settings.ingress_rules.is_some() {
             return refuse("allow".into(), NO_RULES);
         }
         match &self.guard {
@@ -483,7 +483,7 @@ impl Fabric for BridgeFabric {
             }
         })?;
         // The attachment was made with another fabric driver, which had these rules.
-        settings.openings.as_ref().map_or(Ok(()), |_| {
+        settings.ingress_rules.as_ref().map_or(Ok(()), |_| {
             let what = format!("{} can't have its network's allow: {NO_RULES}", port.name);
             Err(Refused::because(what).blamed_on(Fault::Elsewhere))
         })
@@ -504,7 +504,7 @@ impl Fabric for BridgeFabric {
                 Err(why) => Ok(fdb.and(&Reading::missing(why.clone()))),
             }
         })?;
-        Ok(match settings.openings {
+        Ok(match settings.ingress_rules {
             None => found,
             Some(_) => found.and(&Reading::missing(NO_RULES)),
         })
@@ -569,7 +569,7 @@ mod tests {
         let abilities = BridgeAbilities { vlan_filtering: unable() };
         let of_kernel = KernelAbilities {
             guard: unable(),
-            detours: unable(),
+            ingress_bypass: unable(),
             token_bucket: unable(),
             police: unable(),
         };
@@ -603,7 +603,8 @@ mod tests {
 
     #[test]
     fn rules_of_a_network_are_refused_by_name() {
-        let settings = PortSettings { openings: Some(Vec::new()), ..crate::programmer::idle(VF) };
+        let settings =
+            PortSettings { ingress_rules: Some(Vec::new()), ..crate::programmer::idle(VF) };
         let refused = fabric(&[]).check(&settings).unwrap_err().to_string();
         assert!(refused.starts_with("allow "), "{refused}");
         assert!(refused.contains("fabric.driver = \"ovs\""), "{refused}");

@@ -11,13 +11,11 @@ use model::{
 
 /// The guard of a port with these settings.
 pub(super) fn wanted(settings: &PortSettings) -> Guard {
-    let stations = || macs(&settings.allowed_sources).chain([settings.mac]).collect();
+    let macs = || macs(&settings.allowed_sources).chain([settings.mac]).collect();
     let senders = match settings.anti_spoofing {
         AntiSpoofing::Off => Senders::Any,
-        AntiSpoofing::Mac => Senders::MacAddresses(stations()),
-        AntiSpoofing::Full => {
-            Senders::Hosts { stations: stations(), addresses: known_addresses(settings) }
-        }
+        AntiSpoofing::Mac => Senders::MacAddresses(macs()),
+        AntiSpoofing::Full => Senders::Hosts { macs: macs(), addresses: known_addresses(settings) },
     };
     Guard { trunk: settings.trunk.clone(), senders }
 }
@@ -33,12 +31,12 @@ fn known_addresses(settings: &PortSettings) -> Option<BTreeSet<IpNetwork>> {
 pub(super) fn describe(guard: &Guard) -> String {
     match &guard.senders {
         Senders::Any => "any address may send".into(),
-        Senders::MacAddresses(stations) => format!("only {} may send", list(stations)),
-        Senders::Hosts { stations, addresses: None } => {
-            format!("only {} may send, and is no router or server of DHCP", list(stations))
+        Senders::MacAddresses(macs) => format!("only {} may send", list(macs)),
+        Senders::Hosts { macs, addresses: None } => {
+            format!("only {} may send, and is no router or server of DHCP", list(macs))
         }
-        Senders::Hosts { stations, addresses: Some(addresses) } => {
-            format!("only {} may send, with {}", list(stations), list(addresses))
+        Senders::Hosts { macs, addresses: Some(addresses) } => {
+            format!("only {} may send, with {}", list(macs), list(addresses))
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     check_rate_tree(settings, &no_tree, &no_tree)?;
     check_trunk(settings)?;
     check_label(&settings.label)?;
-    if settings.openings.is_some() {
+    if settings.ingress_rules.is_some() {
         return Err(Unsupported { setting: "allow".into(), why: NO_RULES.into() });
     }
     check_guard(settings)
@@ -121,7 +121,7 @@ mod tests {
             total_egress: None,
             anti_spoofing: AntiSpoofing::Mac,
             allowed_sources: [].into(),
-            openings: None,
+            ingress_rules: None,
         }
     }
 
@@ -148,8 +148,9 @@ mod tests {
         assert!(refused.starts_with("link_group = 8 "), "{refused}");
         let trunk = [300, 301].into();
         let refused = check(&PortSettings { trunk, ..settings() }).unwrap_err().to_string();
-        let openings = Some(Vec::new());
-        let no_rules = check(&PortSettings { openings, ..settings() }).unwrap_err().to_string();
+        let ingress_rules = Some(Vec::new());
+        let no_rules =
+            check(&PortSettings { ingress_rules, ..settings() }).unwrap_err().to_string();
         assert!(no_rules.starts_with("allow "), "{no_rules}");
         assert!(refused.starts_with("a trunk of VLANs 300, 301 "), "{refused}");
     }

@@ -489,7 +489,7 @@ pub fn idle(vf: FunctionId) -> PortSettings {
         total_egress: None,
         anti_spoofing: AntiSpoofing::Off,
         allowed_sources: BTreeSet::new(),
-        openings: None,
+        ingress_rules: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use model::{AllowedProtocol, Opening, PortSettings};
+use model::{AllowedProtocol, IngressRule, PortSettings};
 use netlink::{Request, VethEnd};
 use test_clock::wait_until;
 
@@ -21,9 +21,9 @@ use crate::{
 const DENIED: Duration = Duration::from_millis(400);
 const ANSWER: Duration = Duration::from_secs(3);
 
-fn opening(from: &[&str], protocol: Option<AllowedProtocol>, ports: &[&str]) -> Opening {
+fn ingress_rule(from: &[&str], protocol: Option<AllowedProtocol>, ports: &[&str]) -> IngressRule {
     let from: Vec<_> = from.iter().map(|prefix| prefix.parse().unwrap()).collect();
-    Opening {
+    IngressRule {
         from: (!from.is_empty()).then(|| from.into_iter().collect()),
         protocol,
         ports: ports.iter().map(|ports| ports.parse().unwrap()).collect(),
@@ -31,9 +31,9 @@ fn opening(from: &[&str], protocol: Option<AllowedProtocol>, ports: &[&str]) -> 
 }
 
 /// A DPU with that many pods. The first one has these rules.
-fn with_rules(count: u16, openings: Vec<Opening>) -> (Dpu, Vec<Pod>) {
+fn with_rules(count: u16, ingress_rules: Vec<IngressRule>) -> (Dpu, Vec<Pod>) {
     let (dpu, mut pods) = with_pods(count);
-    pods[0].settings.openings = Some(openings);
+    pods[0].settings.ingress_rules = Some(ingress_rules);
     dpu.program(&pods[0]);
     // The userspace datapath does not complete checksums, and does not track packets with a wrong one.
     pods.iter().for_each(|pod| finish_checksums(&pod.netns, "eth0"));
@@ -75,14 +75,15 @@ fn send(from: &TestNetns, to: (IpAddr, u16), mark: [u8; 8]) {
 
 #[test]
 fn only_allowed_connections_open() {
-    let tcp = opening(&["10.9.0.2", "fd09::2"], Some(AllowedProtocol::Tcp), &["80", "8000-8010"]);
-    let udp = opening(&[], Some(AllowedProtocol::Udp), &["5000"]);
+    let tcp =
+        ingress_rule(&["10.9.0.2", "fd09::2"], Some(AllowedProtocol::Tcp), &["80", "8000-8010"]);
+    let udp = ingress_rule(&[], Some(AllowedProtocol::Udp), &["5000"]);
     let (dpu, pods) = with_rules(3, vec![tcp, udp]);
     let [server, client, other] = &pods[..] else { unreachable!() };
     assert!(is_guarded(&dpu, server));
     let reported = dpu.fabric.guard(&dpu.representor(server), &server.settings).unwrap().detail;
-    let (_, openings) = reported.split_once("; ").unwrap();
-    let (from_client, from_all) = openings.split_once(", anybody ").unwrap();
+    let (_, ingress_rules) = reported.split_once("; ").unwrap();
+    let (from_client, from_all) = ingress_rules.split_once(", anybody ").unwrap();
     assert!(from_client.contains("10.9.0.2/32 fd09::2/128"), "{reported}");
     assert!(
         from_client.ends_with("tcp 80 8000-8010") && from_all.ends_with("udp 5000"),
@@ -141,7 +142,7 @@ fn with_outside() -> (Dpu, Pod, Pod) {
     outside.netns.run("ip link set eth0 up");
     outside.netns.run("ip addr add 10.9.0.99/24 dev eth0");
     dpu.prepare().unwrap();
-    pod.settings.openings = Some(Vec::new());
+    pod.settings.ingress_rules = Some(Vec::new());
     dpu.program(&pod);
     for pod in [&outside, &pod] {
         finish_checksums(&pod.netns, "eth0");
@@ -183,9 +184,9 @@ fn pod_without_allowed_connections_keeps_link_protocols() {
 fn rules_apply_to_frames_from_uplinks() {
     let (mut dpu, mut pod, outside) = with_outside();
     pod.reaches("10.9.0.99");
-    let [from, any] = [opening(&["10.9.0.99"], None, &[]), opening(&[], None, &[])];
+    let [from, any] = [ingress_rule(&["10.9.0.99"], None, &[]), ingress_rule(&[], None, &[])];
     for rules in [vec![from], vec![any]] {
-        pod.settings.openings = Some(rules);
+        pod.settings.ingress_rules = Some(rules);
         dpu.program(&pod);
         dpu.forget_decisions();
         assert!(connects(&outside.netns, &pod, 0, 80));
@@ -193,7 +194,7 @@ fn rules_apply_to_frames_from_uplinks() {
     pod.settings.vlan = Some(100);
     let capture = Capture::of(&pod.netns);
     for (number, from) in ["10.9.0.98", "10.9.0.99"].into_iter().enumerate() {
-        pod.settings.openings = Some(vec![opening(&[from], None, &[])]);
+        pod.settings.ingress_rules = Some(vec![ingress_rule(&[from], None, &[])]);
         dpu.program(&pod);
         dpu.forget_decisions();
         let frame = Frame::from("02:00:00:00:01:99").udp("10.9.0.99", (7, 7)).marked(mark(number));
@@ -203,7 +204,7 @@ fn rules_apply_to_frames_from_uplinks() {
     assert_eq!(capture.marks_until(mark(1)), [mark(1)]);
 
     assert!(own_flows(&mut dpu).iter().any(|flow| flow.contains("ct(")));
-    pod.settings.openings = None;
+    pod.settings.ingress_rules = None;
     dpu.program(&pod);
     assert!(own_flows(&mut dpu).iter().all(|flow| !flow.contains("ct(")));
 }
@@ -217,7 +218,7 @@ fn connections(dpu: &mut Dpu, zone: &str) -> usize {
 
 #[test]
 fn rules_return_with_the_daemon() {
-    let tcp = opening(&["10.9.0.2"], Some(AllowedProtocol::Tcp), &["80"]);
+    let tcp = ingress_rule(&["10.9.0.2"], Some(AllowedProtocol::Tcp), &["80"]);
     let (mut dpu, pods) = with_rules(3, vec![tcp]);
     let [server, client, other] = &pods[..] else { unreachable!() };
     let flows = own_flows(&mut dpu);
@@ -239,7 +240,7 @@ fn rules_return_with_the_daemon() {
     }
 
     assert!(connections(&mut dpu, "1000") > 0);
-    let settings = PortSettings { openings: None, ..server.settings.clone() };
+    let settings = PortSettings { ingress_rules: None, ..server.settings.clone() };
     dpu.fabric.set_guard(&dpu.representor(server), &settings).unwrap();
     assert_eq!(connections(&mut dpu, "1000"), 0, "rules that come later find none of them");
     dpu.program(server);

@@ -16,7 +16,7 @@ fn pods_reach_each_other_in_both_families() {
     dpu.program(&two);
     one.reaches("10.9.0.2");
     one.reaches("fd09::2");
-    assert_eq!(dpu.stations("pf0vf0"), ["02:00:00:00:01:00"]);
+    assert_eq!(dpu.fdb_macs("pf0vf0"), ["02:00:00:00:01:00"]);
     let port = dpu.bridge_port("pf0vf0");
     assert_eq!((&port["learning"], &port["flood"]), (&false.into(), &false.into()));
     assert_eq!(port["state"], "forwarding");

@@ -31,8 +31,8 @@ pub(crate) const LLC_ARP: &[u8] = &[0x98, 0x98, 3];
 
 impl Frame {
     /// An empty frame from that MAC address.
-    pub(crate) fn from(station: &str) -> Self {
-        Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new(), llc: None, trailer: 0 }
+    pub(crate) fn from(mac: &str) -> Self {
+        Self { from: mac.parse().unwrap(), kind: 0, payload: Vec::new(), llc: None, trailer: 0 }
     }
 
     /// The frame with an unused EtherType.

@@ -39,7 +39,7 @@ fn drops_frames_from_another_mac(on: On) {
     dpu.program(&one);
     one.reaches("10.9.0.2");
     if on == On::Bridge {
-        assert_eq!(dpu.stations("pf0vf0"), [""; 0]);
+        assert_eq!(dpu.fdb_macs("pf0vf0"), [""; 0]);
     }
 }
 
@@ -63,7 +63,7 @@ fn port_with_static_entry_drops_learned_ones() {
     one.settings.anti_spoofing = AntiSpoofing::Full;
     dpu.program(&one);
     assert!(!learnt());
-    assert!(!one.pings("10.9.0.2"), "a station that was learnt before still passes");
+    assert!(!one.pings("10.9.0.2"), "a MAC address that was learnt before still passes");
 
     // A learned entry that came in between is detected, and removed as well.
     let port = dpu.representor(&one);
@@ -92,7 +92,7 @@ fn keeps_neighbours_frames(on: On) {
     thief.netns.run("ip link set eth0 address 02:00:00:00:01:01");
     thief.pings("10.9.0.1");
     if on == On::Bridge {
-        assert_eq!(dpu.stations("pf0vf2"), ["02:00:00:00:01:02"]);
+        assert_eq!(dpu.fdb_macs("pf0vf2"), ["02:00:00:00:01:02"]);
     }
     one.reaches("10.9.0.2");
 }
@@ -329,14 +329,14 @@ fn hides_the_dpu_from_pods(on: On) {
     pods[0].netns.run("ip route add 192.0.2.1 dev eth0");
     let bridge = dpu.netns.link(BRIDGE)["address"].as_str().unwrap().to_owned();
     let representor = dpu.netns.link("pf0vf0")["address"].as_str().unwrap().to_owned();
-    for station in [&*bridge, &representor, "ff:ff:ff:ff:ff:ff"] {
-        let neighbour = format!("192.0.2.1 lladdr {station} nud permanent dev eth0");
+    for mac in [&*bridge, &representor, "ff:ff:ff:ff:ff:ff"] {
+        let neighbour = format!("192.0.2.1 lladdr {mac} nud permanent dev eth0");
         pods[0].netns.run(&format!("ip neigh replace {neighbour}"));
         pod.send_to(&[1], program.local_addr().unwrap()).unwrap();
         pods[0].reaches("10.9.0.2");
         program.set_nonblocking(true).unwrap();
         let heard = program.recv(&mut [0; 8]).map_err(|error| error.kind());
-        assert_eq!(heard, Err(ErrorKind::WouldBlock), "{on:?}: a frame to {station}");
+        assert_eq!(heard, Err(ErrorKind::WouldBlock), "{on:?}: a frame to {mac}");
     }
     pods[0].netns.run("ip neigh del 192.0.2.1 dev eth0");
     assert!(!pods[0].pings("192.0.2.1"));
@@ -533,7 +533,7 @@ fn passes_allowed_sources(on: On) {
     assert_eq!(ports.arriving_frames(&frames), [0, 1, 2, 3, 4]);
     if on == On::Bridge {
         // The bridge learns the address's new port when the pod sends.
-        assert_eq!(ports.dpu.stations("pf0vf0"), [""; 0]);
+        assert_eq!(ports.dpu.fdb_macs("pf0vf0"), [""; 0]);
     }
 }
 

@@ -76,7 +76,7 @@ fn tables(dpu: &Dpu) -> Vec<String> {
 }
 
 #[test]
-fn rules_against_detours_are_missed_and_set_again() {
+fn rules_against_bypass_are_missed_and_set_again() {
     let ports = Ports::on(On::Bridge);
     let pod = &ports.pods[0];
     let is_in_place = || {
@@ -96,8 +96,8 @@ fn rules_against_detours_are_missed_and_set_again() {
         "nft add rule netdev dpu-offload-ports pf0vf0 counter",
         "nft flush chain netdev dpu-offload-ports pf0vf0; add rule netdev dpu-offload-ports pf0vf0 counter",
         "nft flush chain netdev dpu-offload-ports pf0vf0; add rule netdev dpu-offload-ports pf0vf0 meta mark set 1",
-        "nft flush chain bridge dpu-offload-ports detours; add rule bridge dpu-offload-ports detours counter; \
-         add rule bridge dpu-offload-ports detours counter",
+        "nft flush chain bridge dpu-offload-ports bypass; add rule bridge dpu-offload-ports bypass counter; \
+         add rule bridge dpu-offload-ports bypass counter",
         "nft add chain netdev dpu-offload-ports pf0vf0 { policy drop ; }",
     ] {
         assert!(!ports.dpu.fabric.lost_rules(), "before {damage}");

@@ -40,7 +40,7 @@ fn the_readings_follow_the_kernel() {
     dpu.netns.run("bridge fdb add 02:00:00:00:01:77 dev pf0vf0 master static");
     assert!(!dpu.fabric.guard(&port, &pod.settings).unwrap().in_place);
     dpu.program(&pod);
-    assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
+    assert_eq!(dpu.fdb_macs("pf0vf0"), [pod.settings.mac.to_string()]);
 
     dpu.fabric.set_guard(&port, &free).unwrap();
     assert!(dpu.fabric.guard(&port, &free).unwrap().in_place);
@@ -114,5 +114,5 @@ fn representors_are_found_by_alias() {
     dpu.plug_into(&pod);
     assert_ne!(dpu.representor(&pod).index, port.index);
     dpu.program(&pod);
-    assert_eq!(dpu.stations("pf0vf0"), [pod.settings.mac.to_string()]);
+    assert_eq!(dpu.fdb_macs("pf0vf0"), [pod.settings.mac.to_string()]);
 }

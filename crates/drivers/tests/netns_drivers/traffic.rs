@@ -140,7 +140,7 @@ fn counts_what_a_limit_drops(on: On) {
 #[test]
 fn meter_and_allow_drops_count_separately() {
     let (mut dpu, [mut one, two]) = with_two_pods(On::OpenVswitch);
-    one.settings.openings = Some(Vec::new());
+    one.settings.ingress_rules = Some(Vec::new());
     one.settings.bandwidth = Bandwidth { egress_rate: 64_000, ..Bandwidth::default() };
     dpu.program(&one);
     dpu.forget_decisions();

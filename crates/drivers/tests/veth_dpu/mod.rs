@@ -188,7 +188,7 @@ impl Dpu {
     }
 
     /// MAC addresses in the FDB behind the port.
-    pub(crate) fn stations(&self, name: &str) -> Vec<String> {
+    pub(crate) fn fdb_macs(&self, name: &str) -> Vec<String> {
         let entries = self.netns.json(&format!("bridge -j fdb show dev {name}"));
         let entries = entries.as_array().unwrap().clone();
         let is_static = |entry: &&Value| entry["state"] == "static";
@@ -257,7 +257,7 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
         total_egress: None,
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: BTreeSet::new(),
-        openings: None,
+        ingress_rules: None,
     }
 }
 

@@ -222,7 +222,7 @@ pub(crate) fn settings() -> PortSettings {
         total_egress: None,
         anti_spoofing: AntiSpoofing::Full,
         allowed_sources: [].into(),
-        openings: None,
+        ingress_rules: None,
     }
 }
 

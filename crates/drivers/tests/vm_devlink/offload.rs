@@ -83,14 +83,14 @@ fn offloaded_by_tools(dpu: &Dpu, port: &str) -> Offloaded {
     let filters = filters.as_array().unwrap().iter();
     let filters =
         filters.filter(|it| it["kind"] == "flower" && it["options"]["handle"] != Value::Null);
-    let stations = dpu.netns.json(&format!("bridge -j fdb show brport {port}"));
-    let stations = stations.as_array().unwrap().iter().filter(|it| it["state"] != "permanent");
+    let macs = dpu.netns.json(&format!("bridge -j fdb show brport {port}"));
+    let macs = macs.as_array().unwrap().iter().filter(|it| it["state"] != "permanent");
     let has_flag = |it: &&Value| it["flags"].as_array().unwrap().contains(&"offload".into());
     let is_left = |it: &&Value| it["options"]["actions"][0]["control_action"]["type"] == "trap";
     let kept_there = filters.clone().filter(|it| it["options"]["in_hw"] == true);
     let in_hardware =
-        kept_there.filter(|it| !is_left(it)).count() + stations.clone().filter(has_flag).count();
-    let rules = filters.count() + stations.count();
+        kept_there.filter(|it| !is_left(it)).count() + macs.clone().filter(has_flag).count();
+    let rules = filters.count() + macs.count();
     Offloaded { rules: rules as u64, in_hardware: in_hardware as u64 }
 }
 

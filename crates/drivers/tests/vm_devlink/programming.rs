@@ -24,12 +24,12 @@ fn a_representor_is_programmed_and_taken_back() {
         let vlans = dpu.netns.json(&format!("bridge -j vlan show dev {name}"))[0]["vlans"].clone();
         let access = json!({"vlan": 100, "flags": ["PVID", "Egress Untagged"]});
         assert_eq!(vlans, json!([access, {"vlan": 200}]));
-        let stations = dpu.netns.json(&format!("bridge -j fdb show dev {name} state static"));
+        let macs = dpu.netns.json(&format!("bridge -j fdb show dev {name} state static"));
         let mut known: Vec<_> =
-            stations.as_array().unwrap().iter().map(|entry| &entry["vlan"]).collect();
+            macs.as_array().unwrap().iter().map(|entry| &entry["vlan"]).collect();
         known.sort_by_key(|vlan| vlan.as_u64());
         assert_eq!(
-            (&stations[0]["mac"], known),
+            (&macs[0]["mac"], known),
             (&json!("02:00:00:00:01:01"), vec![&json!(100), &json!(200)])
         );
         let found = dpu.programmer.inspect(&settings()).unwrap();

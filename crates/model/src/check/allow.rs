@@ -6,17 +6,17 @@ use ipnetwork::IpNetwork;
 
 use super::form::{LONGEST_LIST, check_prefix, is_label};
 use crate::{
-    AllowRule, AllowedProtocol, AntiSpoofing, Network, Opening, Prefixes,
-    allow::{MOST_COMBINATIONS, named_networks, openings},
+    AllowRule, AllowedProtocol, AntiSpoofing, IngressRule, Network, Prefixes,
+    allow::{MOST_COMBINATIONS, ingress_rules, named_networks},
     anti_spoofing::macs,
 };
 
 /// Checks the rules of one network. Returns one sentence for each problem.
 pub(super) fn check_allow(network: &Network) -> Vec<String> {
     let mut problems: Vec<_> = check_pods(network).into_iter().collect();
-    if network.allow.len() > 1 && network.allow.iter().any(|rule| rule.nobody) {
+    if network.allow.len() > 1 && network.allow.iter().any(|rule| rule.deny_all) {
         problems.push(
-            "allow has a rule with nobody = true and others: leave that one or the others out"
+            "allow has a rule with deny_all = true and others: leave that one or the others out"
                 .into(),
         );
     }
@@ -47,16 +47,16 @@ fn check_pods(network: &Network) -> Option<String> {
 }
 
 fn check_rule(rule: &AllowRule) -> Vec<String> {
-    let AllowRule { from_networks, from, protocol, ports, nobody } = rule;
+    let AllowRule { from_networks, from, protocol, ports, deny_all } = rule;
     let says_nothing =
         from_networks.is_empty() && from.is_empty() && protocol.is_none() && ports.is_empty();
-    match (nobody, says_nothing) {
+    match (deny_all, says_nothing) {
         (true, true) => return Vec::new(),
-        (true, false) => return vec!["nobody = true must be alone in its rule".into()],
+        (true, false) => return vec!["deny_all = true must be alone in its rule".into()],
         (false, true) => {
             return vec![
                 "it is empty, so it would allow every connection: leave allow out for that, or write \
-                 nobody = true for the opposite"
+                 deny_all = true for the opposite"
                     .into(),
             ];
         }
@@ -83,8 +83,8 @@ fn check_rule(rule: &AllowRule) -> Vec<String> {
 
 fn check_from(prefix: IpNetwork) -> Option<String> {
     let problem = check_prefix(prefix).or_else(|| {
-        let is_nobodys = prefix.network().is_multicast();
-        is_nobodys.then(|| format!("{prefix} is multicast, which is no source address"))
+        let is_multicast = prefix.network().is_multicast();
+        is_multicast.then(|| format!("{prefix} is multicast, which is no source address"))
     });
     problem.map(|problem| format!("from: {problem}"))
 }
@@ -129,8 +129,8 @@ fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>)
         Some(format!("{subject}: allow names {name:?}, {why}"))
     });
     let mut problems: Vec<_> = unusable.collect();
-    let openings = openings(&network.allow, known).unwrap_or_default();
-    let combinations: usize = openings.iter().map(Opening::combinations).sum();
+    let ingress_rules = ingress_rules(&network.allow, known).unwrap_or_default();
+    let combinations: usize = ingress_rules.iter().map(IngressRule::combinations).sum();
     if combinations > MOST_COMBINATIONS {
         problems.push(format!(
             "{subject}: allow comes to {combinations} combinations of a prefix and a block of ports; \
@@ -164,11 +164,14 @@ mod tests {
             protocol = "icmp"
         "#;
         assert_eq!(check_network(&network(&with(good))), [""; 0]);
-        assert_eq!(check_network(&network(&with("allow = [{ nobody = true }]"))), [""; 0]);
+        assert_eq!(check_network(&network(&with("allow = [{ deny_all = true }]"))), [""; 0]);
         for (rules, reported) in [
             ("[{}]", "allow rule 1: it is empty, so it would allow every connection: leave"),
-            ("[{ nobody = true, protocol = \"tcp\" }]", "nobody = true must be alone in its rule"),
-            ("[{ nobody = true }, { protocol = \"tcp\" }]", "leave that one or the others out"),
+            (
+                "[{ deny_all = true, protocol = \"tcp\" }]",
+                "deny_all = true must be alone in its rule",
+            ),
+            ("[{ deny_all = true }, { protocol = \"tcp\" }]", "leave that one or the others out"),
             ("[{ protocol = \"icmp\", ports = [\"8\"] }]", "ports need protocol = \"tcp\","),
             ("[{ ports = [\"80\"] }]", "ports need protocol = \"tcp\","),
             ("[{ protocol = \"tcp\" }, { from = [\"10.0.0.1/8\"] }]", "allow rule 2: from: 10.0"),

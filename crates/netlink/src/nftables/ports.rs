@@ -36,7 +36,7 @@ const TABLE: &CStr = c"dpu-offload-ports";
 /// The set of protected ports.
 const PORTS: &CStr = c"ports";
 /// The chain for all bridges. Each port has a chain of its own, named after the link.
-const CHAIN: &CStr = c"detours";
+const CHAIN: &CStr = c"bypass";
 
 /// `NFTA_RULE_EXPRESSIONS`
 const EXPRESSIONS: u16 = 4;

@@ -62,12 +62,12 @@ impl Guard {
     fn by_card(&self) -> Vec<Flower> {
         let filters: Vec<_> = match &self.senders {
             Senders::Any => return Vec::new(),
-            Senders::MacAddresses(stations) => {
-                let of = |version: Version| stations.iter().map(move |one| version.station(*one));
+            Senders::MacAddresses(macs) => {
+                let of = |version: Version| macs.iter().map(move |one| version.mac(*one));
                 of(IPV4).chain(of(IPV6)).collect()
             }
-            Senders::Hosts { stations, addresses } => {
-                let of = |version: Version| version.hosts(stations, addresses.as_ref());
+            Senders::Hosts { macs, addresses } => {
+                let of = |version: Version| version.hosts(macs, addresses.as_ref());
                 [of(IPV4), of(IPV6)].concat()
             }
         };
@@ -85,26 +85,25 @@ impl Version {
     }
 
     /// Admits all unicast frames of a MAC address.
-    fn station(self, station: MacAddress) -> Flower {
-        self.filter(self.priorities[1], from_address(station), Verdict::Pass)
+    fn mac(self, mac: MacAddress) -> Flower {
+        self.filter(self.priorities[1], from_address(mac), Verdict::Pass)
     }
 
     /// Admits TCP and UDP of these MAC addresses from the given addresses and their link-local ones, or from any address.
     fn hosts(
         self,
-        stations: &BTreeSet<MacAddress>,
+        macs: &BTreeSet<MacAddress>,
         addresses: Option<&BTreeSet<IpNetwork>>,
     ) -> Vec<Flower> {
-        let own =
-            stations.iter().map(|station| IpNetwork::from(IpAddr::from(station.link_local())));
+        let own = macs.iter().map(|mac| IpNetwork::from(IpAddr::from(mac.link_local())));
         let sources: Vec<_> = match addresses {
             None => vec![Vec::new()],
             Some(all) => all.iter().copied().chain(own).filter_map(|one| self.from(one)).collect(),
         };
         let mut filters = Vec::new();
-        for station in stations {
+        for mac in macs {
             for source in &sources {
-                filters.extend([TCP, UDP].map(|protocol| self.host(*station, source, protocol)));
+                filters.extend([TCP, UDP].map(|protocol| self.host(*mac, source, protocol)));
             }
         }
         if !filters.is_empty() {
@@ -113,8 +112,8 @@ impl Version {
         filters
     }
 
-    fn host(self, station: MacAddress, source: &[Key], protocol: u8) -> Flower {
-        let mut keys = from_address(station);
+    fn host(self, mac: MacAddress, source: &[Key], protocol: u8) -> Flower {
+        let mut keys = from_address(mac);
         keys.push(Key::IpProto(protocol));
         keys.extend_from_slice(source);
         keys.extend([Key::KeyFlags(0), Key::KeyFlagsMask(FRAGMENT)]);
@@ -139,8 +138,8 @@ impl Version {
 }
 
 /// Keys that match unicast frames from a MAC address.
-fn from_address(MacAddress(station): MacAddress) -> Vec<Key> {
-    vec![Key::EthDst(NONE), Key::EthDstMask(GROUP), Key::EthSrc(station), Key::EthSrcMask(WHOLE)]
+fn from_address(MacAddress(mac): MacAddress) -> Vec<Key> {
+    vec![Key::EthDst(NONE), Key::EthDstMask(GROUP), Key::EthSrc(mac), Key::EthSrcMask(WHOLE)]
 }
 
 fn all_else() -> Flower {
@@ -177,14 +176,14 @@ pub(super) fn compare(found: &[Found], wanted: &[Flower]) -> CardGuardState {
 mod tests {
     use super::*;
 
-    fn stations() -> BTreeSet<MacAddress> {
+    fn macs() -> BTreeSet<MacAddress> {
         [MacAddress([2, 0, 0, 0, 1, 1])].into()
     }
 
     fn guard(addresses: Option<&[&str]>) -> Guard {
         let network = |address: &&str| address.parse().unwrap();
         let addresses = addresses.map(|all| all.iter().map(network).collect());
-        let senders = Senders::Hosts { stations: stations(), addresses };
+        let senders = Senders::Hosts { macs: macs(), addresses };
         Guard { senders, ..Guard::default() }
     }
 
@@ -224,7 +223,7 @@ mod tests {
 
     #[test]
     fn mac_only_guard_forwards_all_ip() {
-        let guard = Guard { senders: Senders::MacAddresses(stations()), ..Guard::default() };
+        let guard = Guard { senders: Senders::MacAddresses(macs()), ..Guard::default() };
         let filters = guard.by_card();
         assert_eq!(filters.len(), 3);
         assert!(filters[1..].iter().all(|filter| filter.keys.len() == 4));

@@ -39,7 +39,7 @@ pub enum Senders {
     /// any IP address is admitted.
     Hosts {
         /// Source MAC addresses.
-        stations: BTreeSet<MacAddress>,
+        macs: BTreeSet<MacAddress>,
         /// IP addresses. `None`: unknown, any is admitted.
         addresses: Option<BTreeSet<IpNetwork>>,
     },
@@ -215,10 +215,10 @@ impl Senders {
     fn are(&self) -> Question {
         match self {
             Self::Any => Question::All(Vec::new()),
-            Self::MacAddresses(stations) => is_mac(SENDER, stations),
-            Self::Hosts { stations, addresses } => {
-                let hosts = Hosts { stations, addresses: addresses.as_ref() };
-                Question::All(vec![is_mac(SENDER, stations), hosts.are_meant()])
+            Self::MacAddresses(macs) => is_mac(SENDER, macs),
+            Self::Hosts { macs, addresses } => {
+                let hosts = Hosts { macs, addresses: addresses.as_ref() };
+                Question::All(vec![is_mac(SENDER, macs), hosts.are_meant()])
             }
         }
     }
@@ -238,7 +238,7 @@ fn is_mac(offset: u32, macs: &BTreeSet<MacAddress>) -> Question {
 /// MAC addresses with their IP addresses.
 #[derive(Clone, Copy)]
 struct Hosts<'a> {
-    stations: &'a BTreeSet<MacAddress>,
+    macs: &'a BTreeSet<MacAddress>,
     addresses: Option<&'a BTreeSet<IpNetwork>>,
 }
 
@@ -293,7 +293,7 @@ impl Hosts<'_> {
         Question::All(vec![
             Question::is(ARP_KINDS, ETHERNET_AND_IPV4),
             Question::is(ARP_LENGTHS, SIX_AND_FOUR),
-            is_mac(ARP_SENDER_MAC, self.stations),
+            is_mac(ARP_SENDER_MAC, self.macs),
             Question::Any(vec![self.has_ipv4(ARP_SENDER), probes]),
         ])
     }
@@ -319,7 +319,7 @@ impl Hosts<'_> {
         ]);
         let is_own = Question::All(vec![
             Question::is_one_of(Field::byte(option), LINK_ADDRESSES),
-            is_mac(option + 2, self.stations),
+            is_mac(option + 2, self.macs),
         ]);
         let is_harmless = Question::Any(vec![is_own, Question::is(Field::byte(option), NONCE)]);
         Question::Any(vec![
@@ -345,7 +345,7 @@ impl Hosts<'_> {
             IpNetwork::V4(_) => None,
             IpNetwork::V6(address) => Some(*address),
         });
-        let own = self.stations.iter().map(|station| station.link_local().into());
+        let own = self.macs.iter().map(|mac| mac.link_local().into());
         Question::Any(of_family.chain(own).map(|address| is_in_ipv6(offset, address)).collect())
     }
 }
@@ -456,10 +456,10 @@ mod tests {
     /// Limits of a pod: 32 sources of its network, 16 requested ones, 16 addresses and one MAC address.
     #[test]
     fn largest_guard_fits_into_bpf_program() {
-        let stations = (0..49).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
+        let macs = (0..49).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
         let address = |number: u16| Ipv6Addr::new(0xfd00, 0, 0, number, 0, 0, 0, 1);
         let addresses = (0..64).map(|number| IpNetwork::V6(address(number).into()));
-        let senders = Senders::Hosts { stations, addresses: Some(addresses.collect()) };
+        let senders = Senders::Hosts { macs, addresses: Some(addresses.collect()) };
         let guard = Guard { trunk: (2..66).collect(), senders };
         assert!(guard.program().len() <= 4096, "{}", guard.program().len());
     }

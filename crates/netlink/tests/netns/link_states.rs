@@ -16,10 +16,10 @@ fn index_of(netns: &TestNetns, name: &str) -> u32 {
     netns.rtnl().link_by_name(name).unwrap().unwrap().index
 }
 
-fn portrait(netns: &TestNetns) -> LinkState {
+fn state(netns: &TestNetns) -> LinkState {
     let sysfs = NetSysfs::mount(&netns.netns).unwrap();
     let mut reader = LinkStateReader::open(&netns.netns, Some(&sysfs)).unwrap();
-    reader.portrait(index_of(netns, "one")).unwrap().unwrap().1
+    reader.state_of(index_of(netns, "one")).unwrap().unwrap().1
 }
 
 /// Writes to a sysfs file of `one`. Only the machine's root may do so; returns whether it could.
@@ -40,7 +40,7 @@ fn move_to(from: &TestNetns, name: &str, to: &Netns, new_name: &str) {
 #[test]
 fn returned_link_equals_its_baseline() {
     let (here, there) = with_pair();
-    let before = portrait(&here);
+    let before = state(&here);
     let pod = TestNetns::new();
     move_to(&here, "one", &pod.netns, "eth0");
     there.run("ip link set two up");
@@ -49,7 +49,7 @@ fn returned_link_equals_its_baseline() {
     pod.run("tc qdisc add dev eth0 root pfifo");
     pod.run("ip link set eth0 down");
     move_to(&pod, "eth0", &here.netns, "one");
-    let after = portrait(&here);
+    let after = state(&here);
     assert_eq!(after.differences_from(&before), [""; 0]);
     assert_eq!(after, before);
 }
@@ -57,11 +57,11 @@ fn returned_link_equals_its_baseline() {
 #[test]
 fn every_changed_setting_is_reported() {
     let (here, _there) = &with_pair();
-    let before = portrait(here);
+    let before = state(here);
     let reported = |reported: &str, change: &dyn Fn()| {
-        let earlier = portrait(here);
+        let earlier = state(here);
         change();
-        let differences = portrait(here).differences_from(&earlier);
+        let differences = state(here).differences_from(&earlier);
         assert!(differences.iter().any(|one| one == reported), "{differences:#?}");
     };
     let run = |command: &'static str| move || drop(here.run(command));
@@ -94,7 +94,7 @@ fn every_changed_setting_is_reported() {
         reported("its rps_cpus of rx-0 is 1 instead of 0", &file("queues/rx-0/rps_cpus"));
         reported("its gro_flush_timeout is 1 instead of 7000", &file("gro_flush_timeout"));
     }
-    assert!(portrait(here).differences_from(&before).len() >= 8);
+    assert!(state(here).differences_from(&before).len() >= 8);
 }
 
 /// A namespace has IDs of its own for other namespaces.

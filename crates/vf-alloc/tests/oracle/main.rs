@@ -95,7 +95,7 @@ impl Both {
                     let known = oracle.known(vf);
                     known.holder = None;
                     known.absent = known.facts.is_none();
-                    known.renew_promise();
+                    known.renew_offer();
                 }
             }
             Operation::Forget(key) => {
@@ -136,20 +136,20 @@ impl Both {
                 assert_eq!(cleared, expected);
             }
             Operation::Withhold(vf) => {
-                allocator.withhold(vf, "its port is not clean");
-                oracle.known(vf).withheld = true;
+                allocator.make_unavailable(vf, "its port is not clean");
+                oracle.known(vf).unavailable = true;
             }
             Operation::StopWithholding(vf) => {
-                allocator.stop_withholding(vf);
+                allocator.make_available(vf);
                 if let Some(known) = oracle.vfs.get_mut(&vf) {
-                    known.withheld = false;
+                    known.unavailable = false;
                 }
             }
             Operation::Restore(vf, key, held) => self.restore(vf, key, held),
             Operation::Reload(second_set, handed_out) => {
                 allocator.replace_pools(pools(second_set, handed_out)).unwrap();
                 (oracle.second_set, oracle.handed_out) = (second_set, handed_out);
-                oracle.vfs.values_mut().for_each(Known::renew_promise);
+                oracle.vfs.values_mut().for_each(Known::renew_offer);
             }
             Operation::Ports(count) => {
                 let of_pf = |pf| (0..count).map(move |vf| FunctionId::local(pf, vf));

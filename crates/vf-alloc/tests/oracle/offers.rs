@@ -140,7 +140,7 @@ impl Both {
             let pool = request.pool.into();
             return Err(ReserveError::PinnedNotInPool { device: named, vf, pool });
         }
-        if is_meant && oracle.is_promised_by(vf, *number) {
+        if is_meant && oracle.is_offered_by(vf, *number) {
             return Ok(vf);
         }
         match allocator.state(vf).unwrap() {

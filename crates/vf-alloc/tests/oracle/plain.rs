@@ -16,7 +16,7 @@ pub(crate) struct Known {
     pub(crate) holder: Option<(u8, Stage)>,
     pub(crate) absent: bool,
     pub(crate) quarantined: bool,
-    pub(crate) withheld: bool,
+    pub(crate) unavailable: bool,
     pub(crate) failures: u32,
     pub(crate) offer: Offer,
     /// The latest number of its offer.
@@ -46,7 +46,7 @@ impl Known {
     }
 
     /// Invalidates the number of the offer.
-    pub(crate) fn renew_promise(&mut self) {
+    pub(crate) fn renew_offer(&mut self) {
         if self.offer != Offer::None {
             self.offer = Offer::Unsent;
         }
@@ -88,7 +88,7 @@ impl Oracle {
             Some((_, Stage::Attached)) => "attached",
             Some((_, Stage::Releasing)) => "releasing",
             None if known.quarantined => "quarantined",
-            None if known.absent || known.withheld || !has_port => "absent",
+            None if known.absent || known.unavailable || !has_port => "absent",
             None => "free",
         }
     }
@@ -184,7 +184,7 @@ impl Oracle {
     }
 
     /// Whether a request with that number gets the VF.
-    pub(crate) fn is_promised_by(&self, vf: FunctionId, number: u64) -> bool {
+    pub(crate) fn is_offered_by(&self, vf: FunctionId, number: u64) -> bool {
         let known = &self.vfs[&vf];
         self.state(vf, known) == "free" && known.offer == Offer::Sent(number)
     }

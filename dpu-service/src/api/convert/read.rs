@@ -509,7 +509,7 @@ fn allow_rule(rule: &v1::AllowRule) -> Result<AllowRule, Failure> {
         from: rule.from.iter().map(|text| prefix("from", text)).collect::<Result<_, _>>()?,
         protocol: optional(rule.protocol.clone(), |text| named("protocol", &text))?,
         ports: rule.ports.iter().map(range).collect::<Result<_, _>>()?,
-        nobody: rule.nobody,
+        deny_all: rule.deny_all,
     })
 }
 

@@ -381,7 +381,7 @@ fn allow_rule(rule: &AllowRule) -> v1::AllowRule {
         from: rule.from.iter().map(ToString::to_string).collect(),
         protocol: rule.protocol.map(|protocol| protocol.name().into()).unwrap_or_default(),
         ports: rule.ports.iter().map(ToString::to_string).collect(),
-        nobody: rule.nobody,
+        deny_all: rule.deny_all,
     }
 }
 

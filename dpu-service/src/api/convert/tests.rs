@@ -267,7 +267,7 @@ fn further_leases_include_routes_to_their_first_hop() {
 fn rules_read_back_as_shown() {
     let rules = r#"[{ from_networks = ["green"], from = ["10.7.0.0/16"], protocol = "tcp",
                       ports = ["80", "8000-8100"] }, { protocol = "icmp" }]"#;
-    for rules in [rules, "[{ nobody = true }]"] {
+    for rules in [rules, "[{ deny_all = true }]"] {
         let network = toml::from_str(&format!("name = \"blue\"\nallow = {rules}")).unwrap();
         assert_eq!(shown_and_read(&network), network);
     }

@@ -24,7 +24,7 @@ use model::{AttachmentId, AttachmentState, AttachmentView, HostName};
 const SETTLED_MS: i64 = 60_000;
 
 /// How many of the DPU's own repairs are reported.
-const REPAIRS_TOLD: usize = 64;
+const REPAIRS_REPORTED: usize = 64;
 
 /// The halves, with the attachments before and after both were examined: differences of attachments that changed in
 /// between are not reported.
@@ -206,7 +206,7 @@ fn own_repairs(shared: &Shared) -> Vec<v1::Repair> {
     let mut events = shared.engine.events().of_kind(EventKind::Repaired);
     // Hosts report their own repairs in their answers.
     events.retain(|event| event.author.is_service());
-    let latest = events.len().saturating_sub(REPAIRS_TOLD);
+    let latest = events.len().saturating_sub(REPAIRS_REPORTED);
     let repair = |event: &Event| v1::Repair {
         ago_s: now.duration_since(event.time).as_secs().try_into().unwrap_or_default(),
         subject: event.subject.clone(),

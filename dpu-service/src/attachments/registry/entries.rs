@@ -321,8 +321,10 @@ mod tests {
         let first = record(1);
         let members = [2, 3].map(|number| {
             let member = record(number);
-            let key =
-                AttachmentKey { interface_name: format!("net{number}").into(), ..first.key.clone() };
+            let key = AttachmentKey {
+                interface_name: format!("net{number}").into(),
+                ..first.key.clone()
+            };
             Record { key, group_interface: Some("eth0".into()), ..member }
         });
         for one in [first.clone()].iter().chain(&members) {

@@ -121,17 +121,17 @@ fn check_free(mapping: &PortMapping, host: &HostName, entries: &Entries) -> Resu
 
 /// The redirections of all held attachments.
 pub(crate) fn redirections(registry: &Registry) -> Vec<Redirection> {
-    led_to(registry).flat_map(redirections_of).collect()
+    reachable(registry).flat_map(redirections_of).collect()
 }
 
 /// The redirections of attachments that share a port or a pod address with one of `these`.
 pub(crate) fn redirections_beside(registry: &Registry, these: &[Redirection]) -> Vec<Redirection> {
-    beside(led_to(registry), these)
+    beside(reachable(registry), these)
 }
 
 /// Attachments that a gateway leads to: their network is still in the domain of the attach (see
 /// [`super::pod_addresses`]).
-fn led_to(registry: &Registry) -> impl Iterator<Item = &Record> {
+fn reachable(registry: &Registry) -> impl Iterator<Item = &Record> {
     let records = held(registry.entries()).map(|entry| &**entry.record());
     records.filter(|record| registry.networks().has_stayed(&record.network))
 }

@@ -331,13 +331,13 @@ impl Registry {
     /// Makes a VF unavailable until its representor is unprogrammed.
     pub(crate) fn set_unclean_unavailable(&mut self, vf: FunctionId, reason: &str) {
         self.anomalies.note_unclean(vf);
-        self.vfs.withhold(vf, reason);
+        self.vfs.make_unavailable(vf, reason);
     }
 
     /// The VF's representor is unprogrammed: the VF may be used again.
     pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
         self.anomalies.note_unprogrammed(vf);
-        self.vfs.stop_withholding(vf);
+        self.vfs.make_available(vf);
     }
 
     /// Ends the quarantine of a VF.

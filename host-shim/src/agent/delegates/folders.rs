@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long a folder has to answer. A caller that gives up earlier is not kept waiting.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How many threads read the agent's folder at a time, and how many those of callers. One that hangs counts until its
 /// disk answers.
 const READERS: usize = 2;
@@ -67,7 +67,7 @@ impl Readers {
         deadline: Instant,
         read: impl FnOnce(&Path) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let deadline = deadline.min(Instant::now() + PATIENCE);
+        let deadline = deadline.min(Instant::now() + TIMEOUT);
         let reading = async {
             let turn = Arc::clone(&self.0).acquire_owned().await;
             let path = folder.to_owned();

@@ -80,7 +80,10 @@ mod tests {
         assert_eq!(attachment.addresses[0].address, "10.7.0.5/24");
         assert_eq!(attachment.routes[0].destination, "10.8.0.0/16");
         assert_eq!(attachment.dns.unwrap().nameservers, ["10.7.0.1"]);
-        assert_eq!((attachment.network.as_str(), attachment.group_interface.as_str()), ("storage", "eth0"));
+        assert_eq!(
+            (attachment.network.as_str(), attachment.group_interface.as_str()),
+            ("storage", "eth0")
+        );
 
         let unnamed = json!({"ips": [{"address": "10.7.0.5/24"}]});
         let attachment = super::attachment(&delegated("net1"), &unnamed, &link).unwrap();

@@ -248,8 +248,7 @@ fn document(
     let mut plugin = configuration.clone();
     if let Some(lease) = &delegated.lease {
         plugin = lease::told(plugin, lease);
-        // A service of the previous release reports none: the plugin takes its master's.
-        if delegated.chain.uses_network_mtu && lease.mtu != 0 {
+        if delegated.chain.uses_network_mtu {
             go_json::set(&mut plugin, "mtu", lease.mtu.into());
         }
     }

@@ -64,7 +64,10 @@ pub(in crate::agent) struct Delegated {
 impl Delegated {
     /// The key of the attachment that leads it.
     pub(in crate::agent) fn group_key(&self) -> Key {
-        Key { container_id: self.key.container_id.clone(), interface_name: self.group_interface.clone() }
+        Key {
+            container_id: self.key.container_id.clone(),
+            interface_name: self.group_interface.clone(),
+        }
     }
 
     /// The network that it is on, and where that is defined.

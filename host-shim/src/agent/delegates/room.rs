@@ -250,7 +250,8 @@ impl Delegates {
         calls: &File,
         deadline: Instant,
     ) -> Result<Arc<Delegated>, Failure> {
-        let Delegation { key, group_interface, chain, arguments, wishes, default_routes, .. } = delegation;
+        let Delegation { key, group_interface, chain, arguments, wishes, default_routes, .. } =
+            delegation;
         let mut delegated = Delegated {
             key,
             group_interface,

@@ -292,7 +292,7 @@ impl Calls {
 }
 
 impl Established {
-    /// Requests an attachment for each request. A single one uses the call that every DPU supports.
+    /// Requests an attachment for each request: one by Attach, several by AttachAll.
     async fn attach(
         &self,
         requests: &[AddRequest],

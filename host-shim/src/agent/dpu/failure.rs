@@ -35,7 +35,7 @@ pub(super) fn failure_of(status: &Status) -> Failure {
         }
         Code::Unimplemented => Failure::new(
             Reason::Unsupported,
-            "the DPU's service is of a version that attaches a pod's interfaces one by one: upgrade it",
+            "the DPU's service does not have this call: upgrade it",
         ),
         code => Failure::new(
             Reason::Internal,

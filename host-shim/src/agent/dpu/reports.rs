@@ -40,7 +40,7 @@ pub(in crate::agent) struct Reports {
     /// The keys of unanswered Attach calls.
     pending: Pending,
     /// The ids of attachments that entered their pods while there was no session.
-    untold: Mutex<HashSet<String>>,
+    unreported: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
 }
 
@@ -81,7 +81,7 @@ impl Reports {
             boot_id,
             session,
             pending: Pending::default(),
-            untold: Mutex::default(),
+            unreported: Mutex::default(),
             sent: Mutex::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Reports {
     pub(in crate::agent) fn report_attached(&self, record: &Record) {
         let attached = v1::Attached { attachment_id: record.id().to_owned() };
         if !self.session.send(host_message::Message::Attached(attached)) {
-            self.untold.lock().insert(record.id().to_owned());
+            self.unreported.lock().insert(record.id().to_owned());
         }
     }
 
@@ -144,8 +144,8 @@ impl Reports {
 
     /// Sends reports of attachments that waited for a session.
     pub(super) fn report_waiting(&self) {
-        let untold = mem::take(&mut *self.untold.lock());
-        for record in untold.iter().filter_map(|id| self.vfs.records().by_id(id)) {
+        let unreported = mem::take(&mut *self.unreported.lock());
+        for record in unreported.iter().filter_map(|id| self.vfs.records().by_id(id)) {
             self.report_attached(&record);
         }
     }
@@ -158,7 +158,7 @@ impl Reports {
     pub(in crate::agent) async fn hello(&self) -> Result<Hello, Failure> {
         // The hello lists attachments in their pods. Clear before listing: an attachment that enters its pod later is
         // reported after the session has begun.
-        self.untold.lock().clear();
+        self.unreported.lock().clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
@@ -177,7 +177,7 @@ impl Reports {
         let (inventory, live, attaching) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
         log_uses(&inventory.pfs);
-        self.note_told(&mut self.sent.lock(), inventory.pfs.clone());
+        self.note_reported(&mut self.sent.lock(), inventory.pfs.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -212,7 +212,7 @@ impl Reports {
     async fn send_inventory(&self) -> Result<(), Failure> {
         // Taken before listing and restored if nothing was sent: a request during the listing needs a later inventory.
         let is_wanted_again = self.sent.lock().begin();
-        let has_it = self.tell_inventory(is_wanted_again).await;
+        let has_it = self.report_inventory(is_wanted_again).await;
         let mut sent = self.sent.lock();
         sent.is_wanted_again |= is_wanted_again && !matches!(has_it, Ok(true));
         sent.is_on_its_way = false;
@@ -220,7 +220,7 @@ impl Reports {
     }
 
     /// Takes the inventory and sends it if it changed. Returns whether the DPU has it.
-    async fn tell_inventory(&self, is_wanted_again: bool) -> Result<bool, Failure> {
+    async fn report_inventory(&self, is_wanted_again: bool) -> Result<bool, Failure> {
         let inventory = self.list().await?;
         let mut sent = self.sent.lock();
         if sent.pfs == inventory.pfs && !is_wanted_again {
@@ -231,13 +231,13 @@ impl Reports {
         }
         KillPoint::InventorySent.pass();
         log_uses(&inventory.pfs);
-        self.note_told(&mut sent, inventory.pfs);
+        self.note_reported(&mut sent, inventory.pfs);
         Ok(true)
     }
 
     /// Requests a pass if more VFs are missing, which brings them back. The kernel does not report every change of a
     /// link, so that this listing may be the first to notice.
-    fn note_told(&self, sent: &mut SentInventory, pfs: Vec<PhysicalFunction>) {
+    fn note_reported(&self, sent: &mut SentInventory, pfs: Vec<PhysicalFunction>) {
         if sent.lacks_more_in(&pfs) {
             self.vfs.signals().ask_for_pass();
         }
@@ -278,8 +278,8 @@ mod tests {
 
     impl Reports {
         /// The number of attachments that are not reported yet.
-        pub(in crate::agent) fn untold(&self) -> usize {
-            self.untold.lock().len()
+        pub(in crate::agent) fn unreported(&self) -> usize {
+            self.unreported.lock().len()
         }
 
         /// Pretends that the DPU got these PFs.
@@ -294,9 +294,9 @@ mod tests {
         let (reports, record) = (dpu.reports(), record("a", "c"));
         keep(reports.vfs.records(), record.clone());
         reports.report_attached(&record);
-        assert!(reports.untold.lock().contains("a"));
+        assert!(reports.unreported.lock().contains("a"));
         reports.report_waiting();
-        assert!(reports.untold.lock().contains("a"), "there is no session yet");
+        assert!(reports.unreported.lock().contains("a"), "there is no session yet");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use found::{Findings, found_at_home, found_in, found_of_record, found_without_ne
 const EXAMINATIONS: usize = 2;
 
 /// How long an examination waits for an attachment that another task works on.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What findings call the agent itself.
 const AGENT: &str = "agent";
@@ -205,7 +205,7 @@ impl Examiner {
             self.vfs().host().listed(move || examiner.look_without_records()).await?;
         findings.differences.extend(self.differences_of_free(free).await?);
         for record in self.vfs().records().all() {
-            let looked = timeout(PATIENCE, self.look_at_record(&record, &findings)).await;
+            let looked = timeout(TIMEOUT, self.look_at_record(&record, &findings)).await;
             let (vf, differences) = match looked {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,

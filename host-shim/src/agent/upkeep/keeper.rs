@@ -373,8 +373,8 @@ pub(super) mod tests {
     #[tokio::test]
     async fn first_pass_needs_no_session() {
         let (keeper, _folder) = keeper();
-        let untold = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
-        keep(keeper.vfs().records(), untold);
+        let unreported = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
+        keep(keeper.vfs().records(), unreported);
         let pass = within(Duration::from_secs(3), keeper.reconcile_all());
         pass.await.expect("no call goes to the DPU before the first pass is over");
         assert!(keeper.vfs().records().by_id("a").is_some(), "the DPU gets the report later");
@@ -396,9 +396,15 @@ pub(super) mod tests {
             ..record("a", "c")
         };
         keeper.tell_put_back(&record(own.inode + 1));
-        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.reports().untold()), (0, 0));
+        assert_eq!(
+            (keeper.vfs().repairs().count(), keeper.doors.dpu.reports().unreported()),
+            (0, 0)
+        );
         keeper.tell_put_back(&record(own.inode));
-        assert_eq!((keeper.vfs().repairs().count(), keeper.doors.dpu.reports().untold()), (1, 1));
+        assert_eq!(
+            (keeper.vfs().repairs().count(), keeper.doors.dpu.reports().unreported()),
+            (1, 1)
+        );
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Runtimes ask often, and wait.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Serves a STATUS: whether ADDs can be served, with each of the further networks that are named.
 ///
@@ -37,12 +37,12 @@ async fn ask_of(
     folders: &CallerFolders,
     deadline: Instant,
 ) -> Result<(), Failure> {
-    let deadline = deadline.checked_sub(PATIENCE).unwrap_or(deadline);
+    let deadline = deadline.checked_sub(TIMEOUT).unwrap_or(deadline);
     let Some(network) = doors.delegates.asked_of_dpu(network, folders, deadline).await? else {
         return Ok(());
     };
     let SessionState::Up(session) = doors.dpu.session().state() else { return Ok(()) };
-    let patience = Instant::now() + PATIENCE;
+    let patience = Instant::now() + TIMEOUT;
     match doors.dpu.calls().status(&session, Some(&network), patience).await {
         Err(failure) if !is_of_transport(&failure) => Err(failure),
         _ => Ok(()),
@@ -60,7 +60,7 @@ pub(in crate::agent) async fn trouble(doors: &Doors, network: Option<&str>) -> O
             return (!was_up || since.elapsed() >= grace).then_some(failure);
         }
     };
-    match doors.dpu.calls().status(&session, network, Instant::now() + PATIENCE).await {
+    match doors.dpu.calls().status(&session, network, Instant::now() + TIMEOUT).await {
         Ok(standing) => of_standing(&standing, network.unwrap_or_default()),
         // The session itself finds out whether the DPU is gone, and since when.
         Err(failure) if is_of_transport(&failure) => None,

@@ -147,7 +147,7 @@ impl Ahead {
         let moves = moves.inspect_err(|_| {
             records.iter().for_each(|record| self.host.records().remove(record.id()));
         })?;
-        KillPoint::AttachSpeculated.pass();
+        KillPoint::AttachSpeculationRecorded.pass();
         for record in &records {
             self.host.records().keep(record);
             self.cleanliness.proofs().forget(record.device());
@@ -173,7 +173,8 @@ impl Ahead {
             let Guess { request, offer } = guess;
             let mut record = self.drafts.draft_guess(request, offer, netns, &present)?;
             let is_led = |lead: &&String| **lead != record.key().interface_name;
-            record.attachment.group_interface = names.first().filter(is_led).cloned().unwrap_or_default();
+            record.attachment.group_interface =
+                names.first().filter(is_led).cloned().unwrap_or_default();
             // It keeps its own name for now.
             let own = &record.original.name;
             (!in_pod.contains(own) && !names.contains(own)).then(|| Arc::new(record))
@@ -201,7 +202,7 @@ fn move_now(
     let all: Vec<_> = records.iter().map(|record| &**record).collect();
     let moved = VfMove::move_speculatively(moves, names);
     moved.map_err(|failed| failure_among(&all, &failed))?;
-    KillPoint::AttachSpeculative.pass();
+    KillPoint::AttachSpeculationMoved.pass();
     Ok(MovedAhead { before, moving: began.elapsed().saturating_sub(before) })
 }
 

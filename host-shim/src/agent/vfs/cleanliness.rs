@@ -119,17 +119,19 @@ impl Cleanliness {
         let mut painter = self.painter()?;
         let mut learned = Vec::new();
         for (vf, index) in vfs {
-            let Some((link, portrait)) = self.portrait(&mut painter, vf, *index)? else { continue };
+            let Some((link, link_state)) = self.state_of(&mut painter, vf, *index)? else {
+                continue;
+            };
             let known = self.originals.get(&vf.device).map(|own| (*own).clone());
             let own = known.unwrap_or_else(|| self.host.source().first_state(vf, &link));
-            let portrait = Some(portrait.as_unused(&own.name, own.mac, own.mtu));
-            learned.push((vf.device.clone(), OwnState { portrait, ..own }));
+            let link_state = Some(link_state.as_unused(&own.name, own.mac, own.mtu));
+            learned.push((vf.device.clone(), OwnState { link_state, ..own }));
         }
         Ok(learned)
     }
 
     /// A VF's link and its state. `None`: the link is gone, or the VF was reset and another link has its index.
-    fn portrait(
+    fn state_of(
         &self,
         painter: &mut LinkStateReader<'_>,
         vf: &VfIdentity,
@@ -139,11 +141,11 @@ impl Cleanliness {
             let found = self.host.source().vf_of(link);
             found.is_some_and(|found| found.device == vf.device)
         };
-        Ok(painter.portrait(index)?.filter(|(link, _)| is_vfs(link)))
+        Ok(painter.state_of(index)?.filter(|(link, _)| is_vfs(link)))
     }
 
     fn is_original_known(&self, vf: &VfIdentity) -> bool {
-        self.originals.get(&vf.device).is_some_and(|own| own.portrait.is_some())
+        self.originals.get(&vf.device).is_some_and(|own| own.link_state.is_some())
     }
 
     /// What takes portraits of the host's links.
@@ -170,8 +172,10 @@ impl Cleanliness {
         let mut seen = Vec::new();
         for (vf, index) in vfs {
             let at = Instant::now();
-            let Some((link, portrait)) = self.portrait(&mut painter, vf, *index)? else { continue };
-            let differences = self.differences(vf, &link, &portrait);
+            let Some((link, link_state)) = self.state_of(&mut painter, vf, *index)? else {
+                continue;
+            };
+            let differences = self.differences(vf, &link, &link_state);
             seen.push(Seen::new(vf.clone(), *index, at, differences));
         }
         Ok(seen)
@@ -265,18 +269,18 @@ impl Cleanliness {
         Ok(())
     }
 
-    fn differences(&self, vf: &VfIdentity, link: &Link, portrait: &LinkState) -> Vec<String> {
+    fn differences(&self, vf: &VfIdentity, link: &Link, link_state: &LinkState) -> Vec<String> {
         let own = self.own_state(vf);
-        match own.as_ref().and_then(|own| own.portrait.as_ref()) {
-            Some(original) => differences_from(original, link, portrait),
+        match own.as_ref().and_then(|own| own.link_state.as_ref()) {
+            Some(original) => differences_from(original, link, link_state),
             None => vec!["its baseline is unknown".into()],
         }
     }
 }
 
-fn differences_from(original: &LinkState, link: &Link, portrait: &LinkState) -> Vec<String> {
+fn differences_from(original: &LinkState, link: &Link, link_state: &LinkState) -> Vec<String> {
     let up = link.is_up.then(|| "it is up".to_owned());
-    up.into_iter().chain(portrait.differences_from(original)).collect()
+    up.into_iter().chain(link_state.differences_from(original)).collect()
 }
 
 /// Mounts sysfs of the host's namespace. Failing that, logs a warning; sysfs-only settings of queues are then not

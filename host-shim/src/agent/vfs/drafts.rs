@@ -242,7 +242,6 @@ fn unanswered(request: &AddRequest, vf: &VfIdentity, link: &Link) -> v1::Attachm
     let PfId { controller, pf } = vf.id.pf;
     v1::Attachment {
         // A new id each time: a task that listed an earlier speculative record of the VF must not find this one by it.
-        // It is a valid attachment id, because older agents send it to the DPU, which does not know it.
         id: Uuid::now_v7().to_string(),
         key: Some(request.key.clone().into()),
         vf: Some(v1::Vf {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long to wait for VFs that are being reset: they have no driver during that time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A PF, and whether its number of VFs was changed, or what is in the way.
 pub(in crate::agent) type Provided = (PfId, Result<bool, ProvideError>);
@@ -128,7 +128,7 @@ impl Numbers {
     /// Binds VFs without a driver to the driver of their `driver_override`, or to a matching one. A driver may have
     /// been unbound on purpose, so only an operator requests this. Returns which VFs got no driver.
     pub(in crate::agent) async fn find_drivers(self: &Arc<Self>) -> Obstacles {
-        let Ok(_none_is_made_anew) = timeout(PATIENCE, self.renewer.turn()).await else {
+        let Ok(_none_is_made_anew) = timeout(TIMEOUT, self.renewer.turn()).await else {
             tracing::info!("VFs are being reset; none is bound to a driver now");
             return Obstacles::new();
         };

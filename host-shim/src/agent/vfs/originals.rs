@@ -137,7 +137,7 @@ mod tests {
     const VF: &str = "0000:03:00.2";
 
     fn own(name: &str) -> OwnState {
-        OwnState { name: name.into(), mac: None, mtu: 1500, portrait: None }
+        OwnState { name: name.into(), mac: None, mtu: 1500, link_state: None }
     }
 
     fn name_in(originals: &Originals) -> Option<String> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 /// How long another agent may be at work on a pod: a hundred times what that takes. One that is suspended amid
 /// that must not stop this one; its caller pays with this time for each try, and a DEL tries twice.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether it is done.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -61,7 +61,7 @@ impl PodLocks {
         }
         let mut options = File::options();
         let file = private_file(path, options.write(true).create(true).truncate(false))?;
-        Ok(Self { file: Arc::new(file), in_agent: KeyedLocks::default(), patience: PATIENCE })
+        Ok(Self { file: Arc::new(file), in_agent: KeyedLocks::default(), patience: TIMEOUT })
     }
 
     /// Waits for the lock of a pod's namespace: within this agent behind all who wait for it already, and for

@@ -51,7 +51,7 @@ impl Finding {
     }
 }
 
-/// What the portrait of a VF tells. It is proven only once it is known what is stacked on it, too.
+/// What the link state of a VF tells. It is proven only once it is known what is stacked on it, too.
 #[derive(Debug)]
 #[must_use = "nothing is proven yet"]
 pub(in crate::agent) struct Seen {

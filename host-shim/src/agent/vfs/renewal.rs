@@ -28,7 +28,7 @@ use crate::{
 use tokio_util::task::TaskTracker;
 
 /// How long a VF may take to come back.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// No event reports that udev has finished with a link.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
 /// How long an operator's call waits for all running resets.
@@ -294,10 +294,10 @@ impl Renewer {
             spawn_blocking(move || renewer.make_anew_now(&vf)).await
         };
         made.map_err(|error| error.to_string())??;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.is_home_again(vf).await? {
             if Instant::now() >= deadline {
-                return Err(format!("it did not come back within {} s", PATIENCE.as_secs()));
+                return Err(format!("it did not come back within {} s", TIMEOUT.as_secs()));
             }
             let _event = timeout(LONGEST_WAIT, arrivals.changed()).await;
         }

@@ -118,7 +118,7 @@ impl ServiceSide<'_> {
         service.flows.retain(|flow| flow.key != key);
         if let Some(entry) = service.get(flow.id).copied().filter(|_| returned) {
             let vf = entry.record.vf;
-            if service.known.contains(&vf) && self.has(Protection::ReturnOffers) {
+            if service.known.contains(&vf) && self.has(Protection::ReturnMarksFree) {
                 service.reported_free.insert(vf);
             }
             if self.has(Protection::ReturnedIsOfferedAgain) {

@@ -14,7 +14,7 @@ pub struct ServiceSide<'a> {
 }
 
 impl<'a> ServiceSide<'a> {
-    /// The side of a service with these protections and addresses. `may_promise`: whether it offers VFs.
+    /// The side of a service with these protections and addresses. `may_offer`: whether it offers VFs.
     #[must_use]
     pub fn new(protections: Protections<'a>, addresses: u8, may_offer: bool) -> Self {
         Self { protections, addresses, may_offer }

@@ -32,7 +32,7 @@ use super::{
     tables::{FIRST, LET_IN, OPENED, RECEIVED, RULES, SENT},
 };
 use crate::driver::Unsupported;
-use model::{AllowedProtocol, Opening, PortSettings, allow::MOST_COMBINATIONS};
+use model::{AllowedProtocol, IngressRule, PortSettings, allow::MOST_COMBINATIONS};
 
 /// The priority in table 0: below flows for frames from pods' ports, above other programs' flows.
 pub(super) const TO_PODS: u16 = FIRST - 1;
@@ -85,14 +85,14 @@ pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
 /// The flows of a port's rules, all with that cookie. Empty without rules.
 pub(super) fn flows(port: u32, cookie: u64, settings: &PortSettings) -> BTreeSet<Flow> {
     let mut flows = FlowSet::of_bridge(cookie);
-    if let Some(openings) = &settings.openings {
+    if let Some(ingress_rules) = &settings.ingress_rules {
         // The switch numbers ports by 16 bits.
         let zone = u16::try_from(port).unwrap_or(u16::MAX);
         let to = Match::EthernetDestination(settings.mac, MacAddress::BROADCAST);
         of_sent(&mut flows, Match::InPort(port), zone);
         of_groups(&mut flows, settings);
         of_received(&mut flows, to, zone);
-        of_rules(&mut flows, to, zone, openings);
+        of_rules(&mut flows, to, zone, ingress_rules);
     }
     flows.all()
 }
@@ -132,9 +132,9 @@ fn of_received(flows: &mut FlowSet, to: Match, zone: u16) {
     flows.add(RECEIVED, REST, [to], Action::Drop);
 }
 
-fn of_rules(flows: &mut FlowSet, to: Match, zone: u16, openings: &[Opening]) {
-    for opening in openings.iter().flat_map(matches) {
-        let opens = opening.into_iter().chain([to, Match::Connection(Connection::New)]);
+fn of_rules(flows: &mut FlowSet, to: Match, zone: u16, ingress_rules: &[IngressRule]) {
+    for rule in ingress_rules.iter().flat_map(matches) {
+        let opens = rule.into_iter().chain([to, Match::Connection(Connection::New)]);
         flows.add(RULES, OTHERWISE, opens, Action::Remember { zone, table: LET_IN });
     }
     // One flow per port, so that its packet counter is the port's.
@@ -146,12 +146,12 @@ fn dhcp(kind: u16, from: u16, to: u16) -> Vec<Match> {
 }
 
 /// The matches for packets that the rule allows: one list for each combination of prefix and block of ports.
-fn matches(opening: &Opening) -> Vec<Vec<Match>> {
-    let blocks = || opening.ports.iter().flat_map(|range| range.blocks());
+fn matches(rule: &IngressRule) -> Vec<Vec<Match>> {
+    let blocks = || rule.ports.iter().flat_map(|range| range.blocks());
     let ports: Vec<_> = blocks().map(|(value, mask)| Some(Ports { value, mask })).collect();
     let ports = if ports.is_empty() { vec![None] } else { ports };
     let of_source = |(kind, source): (u16, Option<Match>)| {
-        let protocol = opening.protocol;
+        let protocol = rule.protocol;
         let of_ports = move |ports: &Option<Ports>| {
             let number = protocol.map(|protocol| Match::IpProtocol(number(protocol, kind)));
             let ports =
@@ -160,12 +160,12 @@ fn matches(opening: &Opening) -> Vec<Vec<Match>> {
         };
         ports.iter().map(of_ports).collect::<Vec<Vec<Match>>>()
     };
-    sources(opening).into_iter().flat_map(of_source).collect()
+    sources(rule).into_iter().flat_map(of_source).collect()
 }
 
 /// The IP families with one prefix each. `None`: all of the family.
-fn sources(opening: &Opening) -> Vec<(u16, Option<Match>)> {
-    let Some(from) = &opening.from else { return vec![(TYPE_IPV4, None), (TYPE_IPV6, None)] };
+fn sources(rule: &IngressRule) -> Vec<(u16, Option<Match>)> {
+    let Some(from) = &rule.from else { return vec![(TYPE_IPV4, None), (TYPE_IPV6, None)] };
     let source = |prefix: &IpNetwork| match prefix {
         IpNetwork::V4(prefix) => (TYPE_IPV4, Some(Match::Ipv4Source(*prefix))),
         IpNetwork::V6(prefix) => (TYPE_IPV6, Some(Match::Ipv6Source(*prefix))),
@@ -195,7 +195,8 @@ const fn to_ports(protocol: AllowedProtocol, ports: Ports) -> Option<Match> {
 /// Refuses rules that need more flows than a port may have. The prefixes of other networks in the rules can grow
 /// after the rules were applied.
 pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
-    let combinations = settings.openings.iter().flatten().map(Opening::combinations).sum::<usize>();
+    let combinations =
+        settings.ingress_rules.iter().flatten().map(IngressRule::combinations).sum::<usize>();
     if combinations <= MOST_COMBINATIONS {
         return Ok(());
     }
@@ -210,10 +211,10 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
 
 /// A sentence for people. `None`: the network has no rules.
 pub(super) fn describe(settings: &PortSettings) -> Option<String> {
-    let openings = settings.openings.as_ref()?;
-    if openings.is_empty() {
+    let ingress_rules = settings.ingress_rules.as_ref()?;
+    if ingress_rules.is_empty() {
         return Some("no connection to it is allowed".into());
     }
-    let all: Vec<_> = openings.iter().map(ToString::to_string).collect();
+    let all: Vec<_> = ingress_rules.iter().map(ToString::to_string).collect();
     Some(format!("connections to it: {}", all.join(", ")))
 }

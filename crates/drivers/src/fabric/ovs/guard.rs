@@ -3,9 +3,9 @@
 //! | table | checks | passes to |
 //! | --- | --- | --- |
 //! | 0 | the input port | `TAGS` |
-//! | `TAGS` | the destination group may be forwarded; the VLAN tag is allowed, or there is none | `STATIONS` |
-//! | `STATIONS` | the source MAC address is one of the port's | the end, or `CLAIMS` |
-//! | `CLAIMS` | the link addresses in ARP and neighbour discovery; no router, no DHCP server | `SOURCES` |
+//! | `TAGS` | the destination group may be forwarded; the VLAN tag is allowed, or there is none | `MACS` |
+//! | `MACS` | the source MAC address is one of the port's | the end, or `NEIGHBOUR_LINKS` |
+//! | `NEIGHBOUR_LINKS` | the link addresses in ARP and neighbour discovery; no router, no DHCP server | `SOURCES` |
 //! | `SOURCES` | the source address is one of the pod's, or unspecified where the protocol has none | the end, or `NEIGHBOURS` |
 //! | `NEIGHBOURS` | the source of a neighbour advertisement whose target was checked | the end |
 //!
@@ -35,7 +35,7 @@ use super::{
         ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION, TAG_TYPES, TYPE_802_2, TYPE_ARP, TYPE_IPV4,
         TYPE_IPV6, UDP,
     },
-    tables::{CLAIMS, DROPS, FIRST, NEIGHBOURS, SENT, SOURCES, STATIONS, TAGS},
+    tables::{DROPS, FIRST, MACS, NEIGHBOUR_LINKS, NEIGHBOURS, SENT, SOURCES, TAGS},
 };
 
 /// Drops and counts.
@@ -58,10 +58,10 @@ pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
     common_tags(&mut flows);
     common_claims(&mut flows);
     common_sources(&mut flows);
-    for table in [TAGS, STATIONS, SOURCES, NEIGHBOURS] {
+    for table in [TAGS, MACS, SOURCES, NEIGHBOURS] {
         flows.add(table, REST, [], DROPPED);
     }
-    flows.add(CLAIMS, REST, [], END);
+    flows.add(NEIGHBOUR_LINKS, REST, [], END);
     flows.all()
 }
 
@@ -74,7 +74,7 @@ fn common_tags(flows: &mut FlowSet) {
     }
     // A priority tag (VLAN ID 0) counts as untagged.
     for tag in [VlanMatch::Id(0), VlanMatch::Untagged] {
-        flows.add(TAGS, ALLOWED, [Match::Vlan(tag)], Action::Table(STATIONS));
+        flows.add(TAGS, ALLOWED, [Match::Vlan(tag)], Action::Table(MACS));
     }
 }
 
@@ -92,27 +92,27 @@ fn common_claims(flows: &mut FlowSet) {
         with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
         with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
     ] {
-        flows.add(CLAIMS, REFUSED, refused, DROPPED);
+        flows.add(NEIGHBOUR_LINKS, REFUSED, refused, DROPPED);
     }
-    claim_links(flows, MacAddress([0; 6]));
+    allow_neighbour_links(flows, MacAddress([0; 6]));
     for refused in [
         vec![Match::EthernetType(TYPE_ARP)],
         icmpv6(NEIGHBOUR_SOLICITATION).to_vec(),
         icmpv6(NEIGHBOUR_ADVERTISEMENT).to_vec(),
     ] {
-        flows.add(CLAIMS, ALLOWED - 1, refused, DROPPED);
+        flows.add(NEIGHBOUR_LINKS, ALLOWED - 1, refused, DROPPED);
     }
     for kind in [TYPE_IPV4, TYPE_IPV6] {
-        flows.add(CLAIMS, OTHERWISE, [Match::EthernetType(kind)], Action::Table(SOURCES));
+        flows.add(NEIGHBOUR_LINKS, OTHERWISE, [Match::EthernetType(kind)], Action::Table(SOURCES));
     }
 }
 
 /// Lets neighbour messages through whose link address option is this one.
-fn claim_links(flows: &mut FlowSet, mac: MacAddress) {
+fn allow_neighbour_links(flows: &mut FlowSet, mac: MacAddress) {
     let asks = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdSourceLink(mac));
-    flows.add(CLAIMS, ALLOWED, asks, Action::Table(SOURCES));
+    flows.add(NEIGHBOUR_LINKS, ALLOWED, asks, Action::Table(SOURCES));
     let tells = with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTargetLink(mac));
-    flows.add(CLAIMS, ALLOWED, tells, Action::Table(SOURCES));
+    flows.add(NEIGHBOUR_LINKS, ALLOWED, tells, Action::Table(SOURCES));
 }
 
 fn common_sources(flows: &mut FlowSet) {
@@ -147,35 +147,35 @@ pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
     flows.add(DROPS, REST, [], Action::Drop);
     for vlan in &guard.trunk {
         let tag = Match::Vlan(VlanMatch::Id(*vlan));
-        flows.add(TAGS, ALLOWED, [tag], Action::Table(STATIONS));
+        flows.add(TAGS, ALLOWED, [tag], Action::Table(MACS));
     }
     match &guard.senders {
-        Senders::Any => flows.add(STATIONS, ALLOWED, [], END),
-        Senders::MacAddresses(stations) => {
-            for station in stations {
-                flows.add(STATIONS, ALLOWED, [Match::EthernetSource(*station)], END);
+        Senders::Any => flows.add(MACS, ALLOWED, [], END),
+        Senders::MacAddresses(macs) => {
+            for mac in macs {
+                flows.add(MACS, ALLOWED, [Match::EthernetSource(*mac)], END);
             }
         }
-        Senders::Hosts { stations, addresses } => {
-            for station in stations {
-                allow_claims_of(&mut flows, *station, &guard.trunk);
+        Senders::Hosts { macs, addresses } => {
+            for mac in macs {
+                allow_link_addresses_of(&mut flows, *mac, &guard.trunk);
             }
-            allow_addresses(&mut flows, &Addresses::of(stations, addresses.as_ref()));
+            allow_addresses(&mut flows, &Addresses::of(macs, addresses.as_ref()));
         }
     }
     flows.all()
 }
 
-fn allow_claims_of(flows: &mut FlowSet, station: MacAddress, trunk: &BTreeSet<u16>) {
-    let is_from = Match::EthernetSource(station);
+fn allow_link_addresses_of(flows: &mut FlowSet, mac: MacAddress, trunk: &BTreeSet<u16>) {
+    let is_from = Match::EthernetSource(mac);
     // Addresses in a VLAN of the trunk are not checked.
     for vlan in trunk {
-        flows.add(STATIONS, REFUSED, [is_from, Match::Vlan(VlanMatch::Id(*vlan))], END);
+        flows.add(MACS, REFUSED, [is_from, Match::Vlan(VlanMatch::Id(*vlan))], END);
     }
-    flows.add(STATIONS, ALLOWED, [is_from], Action::Table(CLAIMS));
-    let claim = [Match::EthernetType(TYPE_ARP), Match::ArpSenderMac(station)];
-    flows.add(CLAIMS, ALLOWED, claim, Action::Table(SOURCES));
-    claim_links(flows, station);
+    flows.add(MACS, ALLOWED, [is_from], Action::Table(NEIGHBOUR_LINKS));
+    let arp = [Match::EthernetType(TYPE_ARP), Match::ArpSenderMac(mac)];
+    flows.add(NEIGHBOUR_LINKS, ALLOWED, arp, Action::Table(SOURCES));
+    allow_neighbour_links(flows, mac);
 }
 
 /// The addresses that hosts behind a port may use.
@@ -186,8 +186,8 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// The given addresses and the IPv6 link-local ones of `stations`. `None`: any address.
-    fn of(stations: &BTreeSet<MacAddress>, addresses: Option<&BTreeSet<IpNetwork>>) -> Self {
+    /// The given addresses and the IPv6 link-local ones of `macs`. `None`: any address.
+    fn of(macs: &BTreeSet<MacAddress>, addresses: Option<&BTreeSet<IpNetwork>>) -> Self {
         let Some(addresses) = addresses else {
             return Self {
                 are_known: false,
@@ -202,7 +202,7 @@ impl Addresses {
                 IpNetwork::V6(address) => v6.push(*address),
             }
         }
-        v6.extend(stations.iter().map(|station| Ipv6Network::from(station.link_local())));
+        v6.extend(macs.iter().map(|mac| Ipv6Network::from(mac.link_local())));
         Self { are_known: true, v4, v6 }
     }
 }
