@@ -1,7 +1,7 @@
 //! What ports cost on each fabric, and what passes between them, on veth ports. Of Open vSwitch it is the userspace
 //! datapath: most of a port's time is the daemon's own, and the daemon passes on each frame itself.
 //!
-//! `cargo bench -p dpu-service --bench fabrics`, in private namespaces.
+//! `cargo bench -p drivers --bench fabrics`, in private namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

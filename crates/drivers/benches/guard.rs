@@ -1,6 +1,6 @@
 //! What a port's guard costs: the kernel's time to set it and to look at it, on veth ports of a bridge.
 //!
-//! `cargo bench -p dpu-service --bench guard`, in private namespaces.
+//! `cargo bench -p drivers --bench guard`, in private namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

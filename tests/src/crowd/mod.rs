@@ -222,7 +222,7 @@ impl Crowd {
         let mut violations: Vec<_> =
             lost.map(|it| Violation::lost(format!("the crowd was granted {it:?}"))).collect();
         violations
-            .extend(leaked.map(|it| Violation::leaked(format!("nobody of the crowd has {it}"))));
+            .extend(leaked.map(|it| Violation::leaked(format!("no host of the crowd has {it}"))));
         violations.extend(self.ports_amiss(snapshot, &granted));
         violations.extend(self.players.iter().flat_map(SimulatedHost::complaints));
         violations

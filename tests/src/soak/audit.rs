@@ -163,7 +163,7 @@ fn orphaned(snapshot: &Snapshot, ledgers: &[Ledger]) -> Vec<String> {
     };
     let theirs = snapshot.attachments.iter().filter(|attachment| !is_of_crowd(attachment));
     let strange = theirs.filter(|attachment| !is_wanted(attachment));
-    strange.map(|attachment| format!("nobody has {attachment}")).collect()
+    strange.map(|attachment| format!("no host has {attachment}")).collect()
 }
 
 fn granted_twice(snapshot: &Snapshot, grants: &Grants<'_>) -> Vec<String> {

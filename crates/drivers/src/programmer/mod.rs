@@ -475,7 +475,7 @@ impl Surveyed {
 }
 
 /// The settings of an idle VF's representor, enough to undo all steps.
-pub fn idle(vf: FunctionId) -> PortSettings {
+pub(crate) fn idle(vf: FunctionId) -> PortSettings {
     PortSettings {
         vf,
         mac: MacAddress([0; 6]),

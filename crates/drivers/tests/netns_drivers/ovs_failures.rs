@@ -15,6 +15,7 @@ use ovsdb::{Database, Datum, Operation};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use test_clock::{Stopwatch, wait_until};
+use tokio::sync::watch;
 
 use crate::{
     relay::{Answers, Relay},
@@ -245,17 +246,23 @@ fn full_database_disk_refuses_joins() {
     assert_ports(&mut dpu, &pods);
 }
 
+/// Deletes the fabric's bridge, and waits until the fabric notices. Returns the fabric's reports of changes.
+fn delete_bridge(dpu: &mut Dpu) -> watch::Receiver<u64> {
+    let mut changes = dpu.fabric.changes().pop().unwrap();
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
+    changes.mark_unchanged();
+    dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
+    wait_until("the fabric notices", || changes.has_changed().unwrap());
+    changes
+}
+
 #[test]
 fn deleted_own_bridge_is_created_again() {
     let mut dpu = Dpu::on(On::OpenVswitch, &[]);
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];
     pods.iter().for_each(|pod| dpu.program(pod));
-    let mut changes = dpu.fabric.changes().pop().unwrap();
-    wait_until("both connections are watched", || *changes.borrow() >= 2);
-    changes.mark_unchanged();
-    dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
-    wait_until("it is noticed", || changes.has_changed().unwrap());
+    delete_bridge(&mut dpu);
     assert_eq!(dpu.fabric.members().unwrap().len(), 0);
     dpu.prepare().unwrap();
     pods.iter().for_each(|pod| dpu.program(pod));
@@ -272,11 +279,7 @@ fn deleted_foreign_bridge_is_not_created() {
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];
     pods.iter().for_each(|pod| dpu.program(pod));
-    let mut changes = dpu.fabric.changes().pop().unwrap();
-    wait_until("both connections are watched", || *changes.borrow() >= 2);
-    changes.mark_unchanged();
-    dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
-    wait_until("it is noticed", || changes.has_changed().unwrap());
+    let mut changes = delete_bridge(&mut dpu);
 
     let refused = reported(&dpu.prepare().unwrap_err());
     let expected = format!("bridge {BRIDGE} is gone from Open vSwitch");

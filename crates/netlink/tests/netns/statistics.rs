@@ -33,9 +33,9 @@ fn link_counters_and_drops_are_listed() {
     assert_eq!(rtnl.link_statistics().unwrap()[&lo], LinkStatistics::default());
 
     // A filter that drops nearly everything, and a limit that no large packet passes.
-    let nobody = netlink::Senders::MacAddresses([].into());
+    let no_senders = netlink::Senders::MacAddresses([].into());
     let mut traffic_control = rtnl.traffic_control();
-    let guard = Guard { trunk: [].into(), senders: nobody };
+    let guard = Guard { trunk: [].into(), senders: no_senders };
     traffic_control.set_guard(index, &guard, false).unwrap();
     let limit = Limit { rate_bits: 80_000, burst_bits: 24_000, queue_bits: 24_000 };
     traffic_control.set_queue_limit(index, Some(limit)).unwrap();

@@ -237,7 +237,7 @@ pub fn ended_pod_leaves_no_foreign_interfaces(settings: &Settings) {
     drop(pod);
     wait_for("the plugin to be called", LIMIT, || (kept(lab) == 0).then_some(()));
     let reported = fs::read_to_string(others.path("deleted")).unwrap();
-    assert!(reported.starts_with(' '), "it is told of no namespace: {reported}");
+    assert!(reported.starts_with(' '), "the plugin gets no namespace: {reported}");
     assert_clean_slate(lab);
 }
 
