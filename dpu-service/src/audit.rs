@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bootstrap::sha256;
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -39,7 +39,6 @@ pub struct AuditEntry {
     pub id: Uuid,
     /// Milliseconds since 1970, UTC.
     pub time: i64,
-    /// Author and reason.
     pub cause: Cause,
     pub action: AuditAction,
     /// The changed object, such as `network/blue`.
@@ -50,20 +49,13 @@ pub struct AuditEntry {
     pub after: String,
 }
 
-/// Kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuditAction {
-    /// A network was created or changed.
     ApplyNetwork,
-    /// Subnets of a network were added or removed.
     ChangeSubnets,
-    /// A network got another name.
     RenameNetwork,
-    /// A network was deleted.
     DeleteNetwork,
-    /// An attachment was released.
     ReleaseAttachment,
-    /// The quarantine of a VF was ended.
     ClearQuarantine,
     /// Differences between hosts, DPU and records were repaired.
     Repair,
@@ -73,7 +65,6 @@ pub enum AuditAction {
 
 impl AuditAction {
     /// The stable name, such as `ApplyNetwork`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ApplyNetwork => "ApplyNetwork",
@@ -111,12 +102,10 @@ impl AuditEntry {
             + self.after.len()
     }
 
-    /// Sets the object before the change.
     pub(crate) fn before(self, before: &impl Serialize) -> Self {
         Self { before: encoded(before), ..self }
     }
 
-    /// Sets the object after the change.
     pub(crate) fn after(self, after: &impl Serialize) -> Self {
         Self { after: encoded(after), ..self }
     }
@@ -165,7 +154,6 @@ fn shorten(field: &mut Value) {
     }
 }
 
-/// A filter for audit entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
     /// Entries at that time or later. `None`: starting with the first entry of the last 90 days.
@@ -192,7 +180,6 @@ pub(crate) struct Audit(Mutex<Entries>);
 struct Entries {
     /// Oldest first.
     kept: VecDeque<Arc<AuditEntry>>,
-    /// Sum of the entries' sizes.
     bytes: usize,
 }
 
@@ -201,12 +188,12 @@ impl Audit {
     pub(crate) fn load(&self, entries: Vec<AuditEntry>) {
         entries.last().into_iter().for_each(|entry| continue_after(entry.id));
         let bytes = entries.iter().map(AuditEntry::size).sum();
-        *self.entries() = Entries { kept: entries.into_iter().map(Arc::new).collect(), bytes };
+        *self.0.lock() = Entries { kept: entries.into_iter().map(Arc::new).collect(), bytes };
     }
 
     /// The oldest entries that exceed the limits once `next` is added.
     pub(crate) fn surplus(&self, next: &AuditEntry) -> Vec<Uuid> {
-        let entries = self.entries();
+        let entries = self.0.lock();
         let (mut number, mut bytes) = (entries.kept.len() + 1, entries.bytes + next.size());
         let mut surplus = Vec::new();
         for entry in &entries.kept {
@@ -223,7 +210,7 @@ impl Audit {
     pub(crate) fn add(&self, entry: AuditEntry) {
         let AuditEntry { id, cause: Cause { author, reason }, action, object, .. } = &entry;
         tracing::info!(%id, %author, action = action.as_str(), object, reason, "change audited");
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         entries.bytes += entry.size();
         entries.kept.push_back(Arc::new(entry));
     }
@@ -233,7 +220,7 @@ impl Audit {
         if ids.is_empty() {
             return;
         }
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         entries.kept.retain(|entry| !ids.contains(&entry.id));
         entries.bytes = entries.kept.iter().map(|entry| entry.size()).sum();
     }
@@ -244,18 +231,13 @@ impl Audit {
         let oldest = (Timestamp::now() - LISTED_FOR).as_millisecond();
         // Skips only a prefix: entries after it are listed whatever their time, because the clock may have been wrong.
         let is_left_out = |entry: &&Arc<AuditEntry>| filter.since.is_none() && entry.time < oldest;
-        let entries = self.entries();
+        let entries = self.0.lock();
         let listed = entries.kept.iter().skip_while(is_left_out);
         listed.filter(|entry| filter.matches(entry)).cloned().collect()
     }
 
-    /// The latest entry with that action.
     pub(crate) fn latest(&self, action: AuditAction) -> Option<Arc<AuditEntry>> {
-        self.entries().kept.iter().rfind(|entry| entry.action == action).cloned()
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock()
+        self.0.lock().kept.iter().rfind(|entry| entry.action == action).cloned()
     }
 }
 

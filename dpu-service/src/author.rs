@@ -22,8 +22,6 @@ pub enum Author {
 }
 
 impl Author {
-    /// Whether it is the service itself.
-    #[must_use]
     pub fn is_service(&self) -> bool {
         *self == Self::Service
     }

@@ -7,13 +7,13 @@
 use std::{sync::Arc, time::Duration};
 
 use offload_proto::{ConditionReason, Failure, Reason, v1::ConditionStatus};
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::{
     attachments::{AttachmentFilter, AttachmentTraffic, Engine},
     conditions::{Condition, Fault, HandledTraffic},
     events::{DroppedEvents, EventKind},
     shared::Shared,
+    tasks::ticks,
 };
 use model::HostName;
 
@@ -38,12 +38,6 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     }
 }
 
-fn ticks(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
 /// Retries a journal whose latest write failed, once a second. A check of the conditions only reads the result and
 /// never waits for the disk. Never returns.
 async fn watch_journal(shared: Arc<Shared>) {
@@ -62,7 +56,7 @@ async fn watch_cards(shared: Arc<Shared>) {
         ticks.tick().await;
         if !shared.engine.programmer().cards().is_empty() {
             let handled = handled_traffic(&shared.engine).await;
-            shared.conditions.cards().note(handled);
+            shared.conditions.cards.note(handled);
         }
     }
 }
@@ -92,7 +86,6 @@ pub(crate) async fn conditions(shared: &Shared) -> Vec<Condition> {
     shared.conditions.look(has_no_cards, faults(shared), report).await
 }
 
-/// Records a changed condition.
 fn record_turn(shared: &Shared, condition: &Condition) {
     let Condition { kind, status, reason, object, message, .. } = condition;
     let event = match status {
@@ -113,11 +106,10 @@ fn record_turn(shared: &Shared, condition: &Condition) {
     }
 }
 
-/// All current faults.
 pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     let engine = &shared.engine;
     let mut all: Vec<_> = engine.obstacles().into_iter().map(obstacle).collect();
-    let refusals = engine.refusals().faults();
+    let refusals = engine.refusals.faults();
     all.extend(certificate_faults(shared));
     all.extend(journal_fault(&all, &refusals));
     all.extend(events_fault(engine.events().dropped()));
@@ -126,9 +118,9 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     all.extend(not_serving(&all));
     all.extend(configuration_faults(shared));
     all.extend(hosts_faults(shared));
-    all.extend(shared.conditions.uplinks().faults(uplink_faults(Arc::clone(engine))).await);
+    all.extend(shared.conditions.uplinks.faults(uplink_faults(Arc::clone(engine))).await);
     all.extend(engine.operators().faults());
-    all.extend(shared.conditions.cards().faults());
+    all.extend(shared.conditions.cards.faults());
     all
 }
 
@@ -136,7 +128,6 @@ async fn uplink_faults(engine: Arc<Engine>) -> Vec<Fault> {
     engine.operators().uplink_faults().await
 }
 
-/// Converts an obstacle to Attach into a fault.
 fn obstacle(failure: Failure) -> Fault {
     let reason = match failure.reason {
         Reason::JournalUnavailable => ConditionReason::JournalNotWritable,
@@ -198,7 +189,7 @@ fn certificate_faults(shared: &Shared) -> Vec<Fault> {
 }
 
 fn configuration_faults(shared: &Shared) -> Vec<Fault> {
-    let refused = shared.configuration_problems().into_iter();
+    let refused = shared.configuration.lock().problems.clone().into_iter();
     let refused =
         refused.map(|problem| Fault::of_dpu(ConditionReason::ConfigurationRefused, problem));
     let is_empty = shared.engine.networks().is_empty();
@@ -208,8 +199,9 @@ fn configuration_faults(shared: &Shared) -> Vec<Fault> {
 
 /// Hosts without a session, except those under maintenance.
 fn hosts_faults(shared: &Shared) -> Vec<Fault> {
+    let maintenance = shared.configuration.lock().maintenance.clone();
     let hosts = shared.engine.hosts().absent().into_iter();
-    let absent = hosts.filter(|(host, _)| !shared.is_under_maintenance(host));
+    let absent = hosts.filter(|(host, _)| !maintenance.contains(host));
     let fault = |(host, why): (HostName, String)| {
         let why = match why.as_str() {
             "" => "its agent does not run, or can't reach the DPU",

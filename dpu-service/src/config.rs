@@ -6,7 +6,6 @@ mod allocation;
 mod check;
 mod limits;
 mod metrics;
-mod problems;
 mod section;
 
 use std::{
@@ -23,9 +22,9 @@ use serde_json::Value;
 use vf_alloc::{PfId, PoolSpec};
 
 pub use allocation::{Allocation, MacPrefix};
+pub use check::Problems;
 pub use limits::Limits;
 pub use metrics::Metrics;
-pub use problems::Problems;
 
 use crate::{
     attachments::{Configuration, Settings},
@@ -37,7 +36,6 @@ use model::{HostName, HostRights, Network};
 /// The default path of the file; `--config` overrides it.
 pub const DEFAULT_PATH: &str = "/etc/dpu-offload/dpu-service.toml";
 
-/// The whole file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -53,13 +51,11 @@ pub struct Config {
     /// The service's certificate, and the certificate authority that it trusts.
     #[serde(default = "default_tls")]
     pub tls: TlsSettings,
-    /// Logs.
     #[serde(default)]
     pub log: LogSettings,
     /// The destination of traces.
     #[serde(default)]
     pub tracing: TracingSettings,
-    /// Metrics.
     #[serde(default)]
     pub metrics: Metrics,
     /// The eswitch driver.
@@ -83,7 +79,6 @@ pub struct Config {
     /// Pools of VFs.
     #[serde(default, rename = "pool", skip_serializing)]
     pub pools: Vec<PoolSpec>,
-    /// Networks.
     #[serde(default, rename = "network", skip_serializing)]
     pub networks: Vec<Network>,
 }
@@ -131,27 +126,16 @@ pub enum LoadError {
     Form(#[from] bootstrap::ConfigError),
     /// The file's values are invalid.
     #[error("{}", problems.with_path(path))]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// All problems.
-        problems: Problems,
-    },
+    Content { path: PathBuf, problems: Problems },
 }
 
 impl Config {
     /// Reads and checks the file at `path`.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         Self::of(&ConfigFile::read(path)?, path)
     }
 
     /// Reads and checks the content of the file at `path`.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
     pub fn of(file: &ConfigFile, path: &Path) -> Result<Self, LoadError> {
         let mut config: Self = file.parse()?;
         config.tls.anchor(path);
@@ -172,7 +156,6 @@ impl Config {
         }
     }
 
-    /// The hosts under maintenance.
     pub(crate) fn under_maintenance(&self) -> BTreeSet<HostName> {
         let hosts = self.hosts.iter().filter(|host| host.maintenance);
         hosts.map(|host| HostName(host.name.as_str().into())).collect()
@@ -369,19 +352,8 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/dpu-service.toml");
         let config: Config = bootstrap::load_config(&path).unwrap();
         config.check().unwrap();
-        let defaults = parse("").unwrap();
-        assert_eq!(config.listen, defaults.listen);
-        assert_eq!(config.state_dir, defaults.state_dir);
-        assert_eq!(config.certificate_warning, defaults.certificate_warning);
-        assert_eq!(config.tls, defaults.tls);
-        assert_eq!(config.log, defaults.log);
-        assert_eq!(config.tracing, defaults.tracing);
-        assert_eq!(config.metrics, defaults.metrics);
-        assert_eq!(config.eswitch, defaults.eswitch);
-        assert_eq!(config.fabric, defaults.fabric);
-        assert_eq!(config.gateway, defaults.gateway);
-        assert_eq!(config.allocation, defaults.allocation);
-        assert_eq!(config.limits, defaults.limits);
+        let (hosts, pools, networks) = Default::default();
+        assert_eq!(Config { hosts, pools, networks, ..config }, parse("").unwrap());
     }
 
     #[test]

@@ -12,13 +12,11 @@ use drivers::driver::Refused;
 pub enum ServiceError {
     #[error(transparent)]
     Driver(#[from] Refused),
-    /// The certificates are invalid.
     #[error("the service's certificate can't be used")]
     Credentials(#[from] CredentialsError),
     /// The journal cannot be used although its file can be read. The file and running pods are left unchanged.
     #[error("the service can't start")]
     Journal(#[from] OpenError),
-    /// Installing signal handlers failed.
     #[error("can't wait for signals")]
     Signals(#[source] io::Error),
     #[error(transparent)]

@@ -17,7 +17,6 @@ use model::{AttachmentId, AttachmentKey};
 pub struct SessionId(Uuid);
 
 impl SessionId {
-    /// Creates a random id.
     pub(crate) fn new() -> Self {
         Self(Uuid::new_v4())
     }
@@ -40,9 +39,7 @@ impl FromStr for SessionId {
 /// The first message of a session.
 #[derive(Clone, Debug)]
 pub struct Hello {
-    /// The connection that carried it.
     pub connection: ConnectionNumber,
-    /// The agent's version, for display.
     pub agent_version: String,
     pub boot_id: String,
     /// Capabilities that both the agent and this service support.
@@ -70,9 +67,7 @@ pub struct HostTime(pub u64);
 /// When a host sent an Attach.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// The session of the call.
     pub session: SessionId,
-    /// The host's time.
     pub as_of: HostTime,
 }
 
@@ -86,11 +81,8 @@ pub struct Inventory {
 
 #[derive(Clone, Debug)]
 pub struct PhysicalFunction {
-    /// The PF.
     pub id: PfId,
-    /// PCI vendor id of its VFs.
     pub vendor_id: u16,
-    /// PCI device id of its VFs.
     pub device_id: u16,
     pub vfs: Vec<VirtualFunction>,
 }
@@ -100,7 +92,6 @@ pub struct PhysicalFunction {
 pub struct VirtualFunction {
     /// Number within the PF.
     pub number: u16,
-    /// The VF's device on the host.
     pub device: Device,
     pub condition: VfCondition,
 }

@@ -44,7 +44,6 @@ saga::kill_points! {
 
 impl KillPoint {
     /// Names of all points at which the service can be killed.
-    #[must_use]
     pub fn kill_points() -> Vec<String> {
         let ways = [Way::Run, Way::Repair, Way::Undo];
         let steps = saga::kill_points(STEPS, &ways).into_iter();

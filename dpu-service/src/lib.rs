@@ -27,5 +27,6 @@ mod server;
 pub mod service;
 pub mod sessions;
 mod shared;
+mod tasks;
 mod transport;
 mod without_journal;

@@ -31,7 +31,7 @@ async fn watch(engine: &Engine) -> Result<(), Refused> {
     engine.kernel_changed();
     loop {
         let event = monitor.next().await.map_err(unwatchable)?;
-        if engine.programmer().concerns(&event) || engine.gateways().concerns(&event) {
+        if engine.programmer().concerns(&event) || engine.gateways.concerns(&event) {
             engine.kernel_changed();
         }
     }
@@ -70,7 +70,7 @@ pub(crate) async fn follow_fabric(engine: Arc<Engine>, mut changes: watch::Recei
     }
 }
 
-fn own_netns() -> Result<Netns, Refused> {
+pub(crate) fn own_netns() -> Result<Netns, Refused> {
     Netns::current().map_err(|error| Refused::new("find the own network namespace", error))
 }
 

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::attachments::{Depth, Engine};
+use crate::{
+    attachments::{Depth, Engine},
+    tasks::ticks,
+};
 
 /// Interval of unconditional passes.
 const ROUTINE: Duration = Duration::from_secs(60);
@@ -19,8 +22,7 @@ const GATHER: Duration = Duration::from_secs(1);
 
 /// Reconciles at once, on reports of kernel or hosts, and on a timer, until `stop`.
 pub async fn run(engine: Arc<Engine>, stop: CancellationToken) {
-    let mut routine = interval(ROUTINE);
-    routine.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut routine = ticks(ROUTINE);
     let mut reports = engine.kernel_reports();
     loop {
         let depth = tokio::select! {

@@ -18,10 +18,9 @@ use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
-use crate::audit::{Audit, AuditAction, AuditEntry, AuditFilter};
+use crate::audit::{Audit, AuditEntry};
 use model::{
-    AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
-    Record,
+    AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network, Record,
 };
 
 /// How long a write may wait for the disk before the journal counts as unwritable.
@@ -44,7 +43,6 @@ pub enum OpenError {
     Journal(#[from] journal::OpenError),
     #[error("can't read the journal {}", path.display())]
     Read { path: PathBuf, source: journal::ReadError },
-    /// A row is invalid.
     #[error("the journal {} is damaged: {what}", path.display())]
     Damaged {
         path: PathBuf,
@@ -54,14 +52,12 @@ pub enum OpenError {
     /// Two rows claim the same thing.
     #[error("the journal contradicts itself: {0}")]
     Contradiction(String),
-    /// The configuration is invalid.
     #[error("the configuration is invalid: {0}")]
     Configuration(String),
 }
 
 impl OpenError {
     /// Whether the file itself is unreadable, as opposed to being in use or in conflict with the configuration.
-    #[must_use]
     pub const fn is_of_the_file(&self) -> bool {
         match self {
             Self::Folder(error) => matches!(error, FolderError::Io { .. }),
@@ -81,14 +77,6 @@ pub(crate) struct Cooling {
     pub owner: FormerOwner,
 }
 
-impl Cooling {
-    /// Whether the request comes from the former owner.
-    #[must_use]
-    pub(crate) fn is_of(&self, spec: &AttachSpec) -> bool {
-        self.owner.asks(spec)
-    }
-}
-
 /// Value of a row of an address in cool-down. The key names the address.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,7 +85,6 @@ struct CoolDown {
     owner: FormerOwner,
 }
 
-/// Contents of the journal.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     pub attachments: Vec<Record>,
@@ -111,23 +98,17 @@ pub(crate) struct Loaded {
 pub struct Records {
     journal: Journal,
     path: PathBuf,
-    audit: Arc<Audit>,
+    pub(crate) audit: Arc<Audit>,
 }
 
 impl Records {
     /// Opens or creates the journal in the file `path`.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let journal = Journal::open(path, SCHEMA, Outlives::Machine)?;
         Ok(Self { journal, path: path.to_owned(), audit: Arc::default() })
     }
 
     /// Opens the journal with `wrap` between journal and file: see [`Journal::open_with`].
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub fn open_with<B: journal::storage::StorageBackend>(
         path: &Path,
         wrap: impl Fn(journal::storage::FileBackend) -> B + Send + 'static,
@@ -137,9 +118,6 @@ impl Records {
     }
 
     /// Reads the whole journal. Blocks.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(crate) fn load(&self) -> Result<Loaded, OpenError> {
         self.audit.load(self.audit_rows()?);
         Ok(Loaded {
@@ -178,21 +156,10 @@ impl Records {
         self.commit_lazily(changes.delete_audit(entry));
     }
 
-    /// The audit entries that match the filter, oldest first.
-    #[must_use]
-    pub(crate) fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
-        self.audit.list(filter)
-    }
-
-    /// The latest audit entry with that action.
-    pub(crate) fn latest_audit(&self, action: AuditAction) -> Option<Arc<AuditEntry>> {
-        self.audit.latest(action)
-    }
-
     /// Queues changes whose result no caller needs.
     pub(crate) fn commit_lazily(&self, changes: Changes) {
         match changes.rows {
-            Ok(rows) => self.journal.commit_lazily(rows),
+            Ok(rows) => drop(self.journal.commit(rows)),
             Err(failure) => {
                 tracing::error!(error = %failure, "cannot encode a change of the journal; dropped it");
             }
@@ -200,7 +167,6 @@ impl Records {
     }
 
     /// Why the journal cannot be written: the latest write failed, or one hangs. Does not wait for the disk.
-    #[must_use]
     pub(crate) fn problem(&self) -> Option<Failure> {
         let failed = || self.journal.problem().map(|error| unavailable(&error));
         self.hang().or_else(failed)
@@ -227,8 +193,6 @@ impl Records {
         }
     }
 
-    /// Statistics since the journal was opened.
-    #[must_use]
     pub(crate) fn statistics(&self) -> Statistics {
         self.journal.statistics()
     }
@@ -272,11 +236,9 @@ impl Records {
     }
 }
 
-/// Changes of one transaction.
 #[derive(Debug)]
 pub struct Changes {
     rows: Result<Vec<Change>, Failure>,
-    /// The audit entry of the changes.
     audit: Option<AuditEntry>,
 }
 
@@ -307,7 +269,6 @@ impl Changes {
         self.add(Change::delete(NETWORKS, name))
     }
 
-    /// Writes the cool-down of an address.
     #[must_use]
     pub(crate) fn put_cooling(self, cooling: &Cooling) -> Self {
         let Cooling { until, owner, .. } = cooling;
@@ -315,7 +276,6 @@ impl Changes {
         self.put(COOLING, cooling_key(cooling).as_bytes(), &value)
     }
 
-    /// Deletes the cool-down of an address.
     #[must_use]
     pub(crate) fn delete_cooling(self, cooling: &Cooling) -> Self {
         self.add(Change::delete(COOLING, cooling_key(cooling)))
@@ -379,9 +339,21 @@ fn unavailable(error: &WriteError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde::{
+        Deserializer,
+        de::{Error, Visitor, value},
+        forward_to_deserialize_any,
+    };
     use serde_json::Value;
 
     use super::*;
+    use crate::author::Cause;
+    use model::{
+        AddressRange, AllowRule, AttachmentKey, Bandwidth, Dns, FurtherLease, IpFamilies, Lease,
+        PolicyRule, PortMapping, Route, Subnet, Sysctls,
+    };
 
     #[test]
     fn failed_write_names_the_file_and_remedy() {
@@ -392,8 +364,45 @@ mod tests {
         assert!(shown.message.contains("make room on its disk"), "{shown}");
     }
 
-    /// The rows of the schema's version, with every key. A change of the domain's types that changes a row needs a new
-    /// version and a migration.
+    /// Has serde name the keys of a struct.
+    struct Keys<'a>(&'a mut BTreeSet<&'static str>);
+
+    impl<'de> Deserializer<'de> for Keys<'_> {
+        type Error = value::Error;
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, value::Error> {
+            Err(value::Error::custom("only its keys are read"))
+        }
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _name: &'static str,
+            keys: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, value::Error> {
+            self.0.extend(keys);
+            self.deserialize_any(visitor)
+        }
+
+        forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+            newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    fn keys<T: DeserializeOwned>() -> BTreeSet<&'static str> {
+        let mut keys = BTreeSet::new();
+        assert!(T::deserialize(Keys(&mut keys)).is_err());
+        keys
+    }
+
+    fn assert_unchanged<T: Serialize + DeserializeOwned>(row: &Value) {
+        let read: T = serde_json::from_value(row.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), *row);
+    }
+
+    /// The rows of the schema's version, with every key and every name of a value. A change of the domain's types that
+    /// changes a row needs a new version and a migration.
     #[test]
     fn rows_keep_their_form() {
         assert_eq!(
@@ -401,19 +410,47 @@ mod tests {
             "write a file for the new version, and keep this one for its migration"
         );
         let golden: Value = serde_json::from_str(include_str!("records/schema-1.json")).unwrap();
-        let list = |name: &str| golden[name].as_array().unwrap().clone();
+        let list = |name: &str| golden[name].as_array().unwrap();
         for row in list("attachments") {
-            let record: Record = serde_json::from_value(row.clone()).unwrap();
-            assert_eq!(serde_json::to_value(&*record.network).unwrap(), row["network"]);
-            assert_eq!(serde_json::to_value(&record).unwrap(), row);
+            assert_unchanged::<Record>(row);
+            assert_unchanged::<Network>(&row["network"]);
         }
+        list("audit").iter().for_each(assert_unchanged::<AuditEntry>);
         for row in list("cooling") {
             let key = row["key"].as_str().unwrap();
             let value = row["value"].to_string();
             let cooling = parse_cooling(key.as_bytes(), value.as_bytes()).unwrap();
             assert_eq!(cooling_key(&cooling), key);
-            let written = CoolDown { until: cooling.until, owner: cooling.owner };
-            assert_eq!(serde_json::to_value(written).unwrap(), row["value"]);
+            assert_unchanged::<CoolDown>(&row["value"]);
+        }
+        // A key that is left out at its default would otherwise be missing here.
+        for (place, expected) in [
+            ("/attachments/0", keys::<Record>()),
+            ("/attachments/0/key", keys::<AttachmentKey>()),
+            ("/attachments/0/leases/0", keys::<Lease>()),
+            ("/attachments/0/further_leases/0", keys::<FurtherLease>()),
+            ("/attachments/0/bandwidth", keys::<Bandwidth>()),
+            ("/attachments/0/port_mappings/0", keys::<PortMapping>()),
+            ("/attachments/0/families", keys::<IpFamilies>()),
+            ("/attachments/0/network", keys::<Network>()),
+            ("/attachments/0/network/subnets/0", keys::<Subnet>()),
+            ("/attachments/0/network/subnets/0/ranges/0", keys::<AddressRange>()),
+            ("/attachments/0/network/routes/1", keys::<Route>()),
+            ("/attachments/0/network/rules/0", keys::<PolicyRule>()),
+            ("/attachments/0/network/sysctls", keys::<Sysctls>()),
+            ("/attachments/0/network/dns", keys::<Dns>()),
+            ("/attachments/0/network/allow/0", keys::<AllowRule>()),
+            ("/cooling/0/value", keys::<CoolDown>()),
+            ("/cooling/0/value/owner", keys::<FormerOwner>()),
+            ("/audit/0", keys::<AuditEntry>()),
+            ("/audit/0/cause", keys::<Cause>()),
+        ] {
+            let row = golden.pointer(place).unwrap().as_object().unwrap();
+            assert_eq!(
+                row.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+                expected,
+                "{place}"
+            );
         }
     }
 }

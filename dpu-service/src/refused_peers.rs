@@ -12,7 +12,7 @@ use std::{collections::VecDeque, net::IpAddr};
 
 use jiff::{SignedDuration, Timestamp};
 use mtls::Identity;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::events::{EventKind, Events};
 
@@ -28,7 +28,6 @@ const LONGEST_REASON: usize = 512;
 /// A refused peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedPeer {
-    /// Remote address.
     pub(crate) address: IpAddr,
     /// Role and name in its certificate, such as `host/node-7`. Empty: unknown.
     pub(crate) name: String,
@@ -59,7 +58,7 @@ impl RefusedPeers {
 
     fn remember(&self, address: IpAddr, holder: Option<&Identity>, reason: &str) {
         let name = holder.map(|it| format!("{}/{}", it.role(), it.name())).unwrap_or_default();
-        let mut peers = self.lock();
+        let mut peers = self.0.lock();
         let known = peers.iter().position(|peer| peer.address == address && peer.name == name);
         let count = known.and_then(|place| peers.remove(place)).map_or(0, |peer| peer.count) + 1;
         let reason = bootstrap::cut(reason.to_owned(), LONGEST_REASON);
@@ -69,19 +68,15 @@ impl RefusedPeers {
 
     /// Removes the refusals of `address`: a host was accepted from there.
     pub(crate) fn forget(&self, address: IpAddr) {
-        self.lock().retain(|peer| peer.address != address);
+        self.0.lock().retain(|peer| peer.address != address);
     }
 
     /// The remembered peers, the latest first.
     pub(crate) fn all(&self) -> Vec<RefusedPeer> {
         let now = Timestamp::now();
-        let mut peers = self.lock();
+        let mut peers = self.0.lock();
         peers.retain(|peer| now.duration_since(peer.at) <= KEPT_FOR);
         peers.iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<RefusedPeer>> {
-        self.0.lock()
     }
 }
 
@@ -132,7 +127,7 @@ mod tests {
         assert_eq!(shown, expected);
         peers.forget(address(1));
         assert_eq!(peers.all().len(), 1);
-        peers.lock()[0].at -= KEPT_FOR + SignedDuration::from_secs(1);
+        peers.0.lock()[0].at -= KEPT_FOR + SignedDuration::from_secs(1);
         assert_eq!(peers.all(), []);
     }
 }

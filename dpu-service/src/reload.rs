@@ -11,32 +11,21 @@ use std::{
 };
 
 use bootstrap::{Chain, ConfigFile, LogControl, notify_ready, notify_reloading};
-use tokio::{
-    signal::unix::Signal,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::signal::unix::Signal;
 
-use crate::{author::Author, config::Config, events::EventKind, shared::Shared};
+use crate::{author::Author, config::Config, events::EventKind, shared::Shared, tasks::ticks};
 
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Why a file or a part of it is not in force: one sentence each.
-enum Refusal {
-    /// Errors in the file: they stay until it changes.
-    OfFile(Vec<String>),
-    /// Conflicts with the running state, such as attachments to a network that the file no longer has. These may pass.
-    OfState(Vec<String>),
+/// Why a file or a part of it is not in force.
+struct Refusal {
+    /// One sentence each.
+    problems: Vec<String>,
+    /// A conflict with the running state, such as attachments to a network that the file no longer has. Errors in the
+    /// file itself stay until it changes.
+    may_pass: bool,
 }
 
-impl Refusal {
-    fn problems(&self) -> &[String] {
-        match self {
-            Self::OfFile(problems) | Self::OfState(problems) => problems,
-        }
-    }
-}
-
-/// Watches the configuration file.
 pub(crate) struct Reloader {
     pub(crate) path: PathBuf,
     /// The configuration at the start of the service.
@@ -51,10 +40,9 @@ impl Reloader {
     ///
     /// Compares contents, not times: a file that is changed back is loaded again.
     pub(crate) async fn run(self, mut hangups: Signal) {
-        let mut tried = Ok(self.shared.configuration_digest());
+        let mut tried = Ok(self.shared.configuration.lock().in_force.digest());
         let mut may_pass = false;
-        let mut ticks = interval(PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks(PERIOD);
         loop {
             let is_asked = tokio::select! {
                 _ = hangups.recv() => true,
@@ -72,7 +60,7 @@ impl Reloader {
                 true => self.try_news(file).await,
                 false => self.try_file(file).await,
             };
-            may_pass = matches!(refusal, Some(Refusal::OfState(_)));
+            may_pass = refusal.is_some_and(|refusal| refusal.may_pass);
         }
     }
 
@@ -81,8 +69,11 @@ impl Reloader {
         notify_reloading();
         self.shared.credentials.reload().await;
         let refusal = self.try_file(file).await;
-        let problems = refusal.iter().flat_map(Refusal::problems);
-        problems.for_each(|problem| self.record_refusal(problem));
+        for problem in refusal.iter().flat_map(|refusal| &refusal.problems) {
+            let (events, path) = (self.shared.engine.events(), self.path.display());
+            let author = Author::ConfigurationFile;
+            events.record_by(&author, EventKind::ConfigurationRefused, path, problem);
+        }
         notify_ready();
         refusal
     }
@@ -90,35 +81,34 @@ impl Reloader {
     /// Loads a file. Conditions show its problems.
     async fn try_file(&self, file: Result<ConfigFile, String>) -> Option<Refusal> {
         let refusal = self.load(file).await.err();
-        let problems = refusal.as_ref().map(Refusal::problems).unwrap_or_default();
-        self.shared.set_configuration_problems(problems.to_vec());
+        let problems = refusal.as_ref().map(|refusal| refusal.problems.clone());
+        self.shared.configuration.lock().problems = problems.unwrap_or_default();
         refusal
-    }
-
-    fn record_refusal(&self, problem: &str) {
-        let (events, path) = (self.shared.engine.events(), self.path.display());
-        let author = Author::ConfigurationFile;
-        events.record_by(&author, EventKind::ConfigurationRefused, path, problem);
     }
 
     /// Puts the file in force. `Err`: it cannot be read, or parts of it are not in force.
     async fn load(&self, file: Result<ConfigFile, String>) -> Result<(), Refusal> {
-        let of_file = |mistakes: &str| Refusal::OfFile(unchanged(mistakes));
+        let refused = |problems, may_pass| Refusal { problems, may_pass };
+        let of_file = |mistakes: &str| refused(unchanged(mistakes), false);
         let file = file.map_err(|unreadable| of_file(&unreadable))?;
         let next = Config::of(&file, &self.path).map_err(|error| of_file(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
-        loaded.map_err(|failure| Refusal::OfState(unchanged(&failure.message)))?;
+        loaded.map_err(|failure| refused(unchanged(&failure.message), true))?;
         let engine = Arc::clone(&self.shared.engine);
         engine.note_configuration(self.path.clone(), file.digest()).await;
-        self.shared.set_configuration(file.clone(), next.under_maintenance());
+        {
+            let mut configuration = self.shared.configuration.lock();
+            configuration.in_force = file.clone();
+            configuration.maintenance = next.under_maintenance();
+        }
         let level = self.log.set_level(&next.log);
-        level.map_err(|error| Refusal::OfFile(vec![Chain(&error).to_string()]))?;
+        level.map_err(|error| refused(vec![Chain(&error).to_string()], false))?;
         match self.config.fixed_differences(&next).as_slice() {
             [] => {
                 tracing::info!(path = %self.path.display(), digest = file.digest(), "configuration in force");
                 Ok(())
             }
-            waiting => Err(Refusal::OfFile(vec![in_part(&self.path, waiting)])),
+            waiting => Err(refused(vec![in_part(&self.path, waiting)], false)),
         }
     }
 }

@@ -5,10 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
-use netlink::{Netns, nftables::NftablesMonitor};
+use netlink::nftables::NftablesMonitor;
 use tokio::time::{sleep, timeout};
 
-use crate::attachments::Engine;
+use crate::{attachments::Engine, links::own_netns};
 use drivers::driver::Refused;
 
 /// Time until a failed watch is opened again.
@@ -29,7 +29,7 @@ pub(crate) async fn follow(engine: Arc<Engine>) {
     loop {
         if let Err(error) = watch(&engine).await {
             let reason = Chain(&error).to_string();
-            if engine.gateways().are_any() && logged.as_ref() != Some(&reason) {
+            if engine.gateways.are_any() && logged.as_ref() != Some(&reason) {
                 tracing::warn!(
                     reason,
                     "cannot watch nftables; the gateways are only checked every minute"
@@ -42,20 +42,18 @@ pub(crate) async fn follow(engine: Arc<Engine>) {
 }
 
 async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
-    let netns = Netns::current();
-    let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
     let unwatchable = |error| Refused::new("watch nftables", error);
-    let mut monitor = NftablesMonitor::open(&netns).map_err(unwatchable)?;
+    let mut monitor = NftablesMonitor::open(&own_netns()?).map_err(unwatchable)?;
     // Changes before the watch was opened were missed.
     engine.networks().look_after_gateways(false).await;
     loop {
-        next_change(&mut monitor, engine.gateways().are_closed()).await.map_err(unwatchable)?;
+        next_change(&mut monitor, engine.gateways.are_closed()).await.map_err(unwatchable)?;
         let calm =
             async { while timeout(CALM, monitor.next()).await.is_ok_and(|event| event.is_ok()) {} };
         let _ = timeout(GATHER, calm).await;
         engine.rules_changed().await;
         // Most changes are this service's own, for pods that come and go: compare only if the rules differ.
-        if !engine.gateways().has_rules().await {
+        if !engine.gateways.has_rules().await {
             engine.networks().look_after_gateways(false).await;
         }
     }

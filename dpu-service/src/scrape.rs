@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use mtls::LiveCredentials;
 use offload_proto::{ConditionReason, v1::ConditionStatus};
 
 use crate::{
@@ -29,7 +30,6 @@ use model::{AttachmentView, Record};
 /// Maximum number of conditions on a page: a thousand networks or hosts with one fault must not create more series.
 const MOST_CONDITIONS: usize = 256;
 
-/// Sources of a scrape.
 #[derive(Clone, Debug)]
 pub(crate) struct Scrape {
     pub(crate) certificates: Arc<Certificates>,
@@ -44,43 +44,40 @@ pub(crate) struct Scrape {
 
 impl Scrape {
     pub(crate) async fn page(self) -> Page {
-        let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
-        if let Some(valid) = self.certificates.now() {
-            page.certificates(&valid.current(), self.certificate_warning);
-        }
-        let shared = self.shared.get();
-        add_all(&mut page, shared).await;
+        let (valid, shared) = (self.certificates.now(), self.shared.get());
+        let mut page = page_of(valid, self.certificate_warning, &self.calls, shared).await;
         if let Some(shared) = shared.filter(|_| self.of_attachments) {
             add_traffic(&mut page, &shared.engine).await;
         }
-        add_calls(&mut page, &self.calls);
         page
     }
 }
 
-/// The page of a running service, without the traffic of single attachments.
-pub(crate) async fn page_of(shared: &Arc<Shared>) -> Page {
+/// The page without the traffic of single attachments. `valid` and `shared` are `None` until they are available.
+pub(crate) async fn page_of(
+    valid: Option<&LiveCredentials>,
+    certificate_warning: Duration,
+    calls: &Arc<Calls>,
+    shared: Option<&Arc<Shared>>,
+) -> Page {
     let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
-    page.certificates(&shared.credentials.current(), shared.certificate_warning);
-    add_all(&mut page, Some(shared)).await;
-    add_calls(&mut page, &shared.calls);
+    if let Some(valid) = valid {
+        page.certificates(&valid.current(), certificate_warning);
+    }
+    page.calls("service", "Calls that were answered, streams that were begun", calls);
+    add_readiness(&mut page, shared);
+    add_conditions(&mut page, shared).await;
+    let Some(shared) = shared else { return page };
+    add_journal(&mut page, &shared.engine);
+    add_attachments(&mut page, &shared.engine);
+    add_phases(&mut page, &shared.engine);
+    add_hosts(&mut page, &shared.engine.hosts().list());
+    add_capabilities(&mut page, shared.engine.programmer());
+    add_vfs(&mut page, &shared.engine.operators().pools());
+    add_addresses(&mut page, &shared.engine.networks().list());
+    add_conflicts(&mut page, &shared.engine);
+    add_events(&mut page, shared.engine.events());
     page
-}
-
-/// Everything except certificates, traffic and calls.
-async fn add_all(page: &mut Page, shared: Option<&Arc<Shared>>) {
-    add_readiness(page, shared);
-    add_conditions(page, shared).await;
-    let Some(shared) = shared else { return };
-    add_journal(page, &shared.engine);
-    add_attachments(page, &shared.engine);
-    add_phases(page, &shared.engine);
-    add_hosts(page, &shared.engine.hosts().list());
-    add_capabilities(page, shared.engine.programmer());
-    add_vfs(page, &shared.engine.operators().pools());
-    add_addresses(page, &shared.engine.networks().list());
-    add_conflicts(page, &shared.engine);
-    add_events(page, shared.engine.events());
 }
 
 fn add_events(page: &mut Page, events: &Events) {
@@ -89,10 +86,6 @@ fn add_events(page: &mut Page, events: &Events) {
     page.counters("service_events", "Events since the start, by kind", series);
     let help = "Events that are not in their file: it could not be written";
     page.counter("service_events_dropped", help, events.dropped().number);
-}
-
-fn add_calls(page: &mut Page, calls: &Arc<Calls>) {
-    page.calls("service", "Calls that were answered, streams that were begun", calls);
 }
 
 fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
@@ -171,7 +164,7 @@ fn add_attachments(page: &mut Page, engine: &Arc<Engine>) {
 }
 
 fn add_phases(page: &mut Page, engine: &Engine) {
-    let phases = engine.phases();
+    let phases = &engine.phases;
     let help = "Duration of the phases of attach calls";
     page.phases("service_attach", help, &phases.attach);
     let help = "Duration of the phases of detaches";

@@ -37,10 +37,8 @@ const REFUSALS_WAITING: usize = 16;
 const WORKLOAD: &str = "offload.v1.WorkloadNetwork";
 const OPERATOR: &str = "offload.v1.Operator";
 
-/// Why serving failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Listening on the address failed.
     #[error("can't listen on {address}")]
     Listen { address: SocketAddr, source: io::Error },
     /// Reflection cannot serve the API's descriptors.

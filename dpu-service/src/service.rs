@@ -20,6 +20,7 @@ use bootstrap::{
 use jiff::Timestamp;
 use metrics::{Calls, Endpoint};
 use mtls::{CredentialsError, LiveCredentials, Role};
+use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -38,8 +39,9 @@ use crate::{
     reload::Reloader,
     rules,
     scrape::Scrape,
-    server::{LAST_ANSWERS, ServeError, listen, serve},
+    server::{LAST_ANSWERS, listen, serve},
     shared::{ConfigurationState, OperatorLimits, SessionLimits, Shared},
+    tasks::finished,
     without_journal::{Opened, open_when_readable},
 };
 use drivers::{driver::Capability, programmer::Programmer, settings};
@@ -60,9 +62,6 @@ pub struct StartFile {
 
 impl StartFile {
     /// Reads and checks the file at `path`.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let file = ConfigFile::read(path)?;
         let config = Config::of(&file, path)?;
@@ -71,9 +70,6 @@ impl StartFile {
 }
 
 /// Runs the service until SIGTERM or SIGINT. Ports stay programmed afterwards: running pods keep their network.
-///
-/// # Errors
-/// See [`ServiceError`].
 pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let StartFile { path, config, file } = file;
     raise_file_limit();
@@ -110,7 +106,8 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
         }
     };
     let listener = listener.map_or_else(|| listen(&config), Ok)?;
-    let configuration = ConfigurationState::of(file, config.under_maintenance());
+    let maintenance = config.under_maintenance();
+    let configuration = ConfigurationState { in_force: file, problems: Vec::new(), maintenance };
     let shared = share(&config, configuration, engine.clone(), credentials.clone(), &calls, &stop);
     let shared = Arc::new(shared);
     shown.get_or_init(|| shared.clone());
@@ -132,7 +129,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
 
     tokio::select! {
         () = shutdown.received() => {}
-        ended = &mut serving => return flatten(ended),
+        ended = &mut serving => return Ok(finished(ended)?),
     }
     notify_stopping();
     shut_down(&shared, engine, &stop, limit).await;
@@ -149,7 +146,7 @@ fn keep_programmed(engine: &Arc<Engine>, programmer: &Programmer, stop: &Cancell
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone()));
     tokio::spawn(rules::follow(engine.clone()));
-    tokio::spawn(gateway::watch_for_conflicts(engine.gateways().clone()));
+    tokio::spawn(gateway::watch_for_conflicts(engine.gateways.clone()));
     tokio::spawn(keep_pods_known(Arc::clone(engine)));
     tokio::spawn(watch_for_conflicts(Arc::clone(engine)));
     if programmer.has_devlink_cards() {
@@ -182,9 +179,6 @@ fn serve_metrics(
 }
 
 /// Reads and checks the configured certificates.
-///
-/// # Errors
-/// [`CredentialsError`].
 pub fn credentials(config: &Config) -> Result<LiveCredentials, CredentialsError> {
     LiveCredentials::load(&config.tls, &[Role::Dpu])
 }
@@ -198,16 +192,6 @@ fn is_well(engine: Arc<Engine>) -> impl Fn() -> bool {
             tracing::error!("the reconciler is stuck; the watchdog is no longer fed");
         }
         is_well
-    }
-}
-
-fn flatten(
-    ended: Result<Result<(), ServeError>, tokio::task::JoinError>,
-) -> Result<(), ServiceError> {
-    match ended {
-        Ok(result) => Ok(result?),
-        // No code aborts the task, so an error is a panic.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 
@@ -295,4 +279,3 @@ async fn within(limit: Duration, finish: impl Future<Output = ()>) {
         );
     }
 }
-use parking_lot::Mutex;

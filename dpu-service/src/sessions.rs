@@ -1,6 +1,6 @@
 //! The hosts' sessions: at most one open session for each host, the newest.
 //!
-//! Locks: `hosts` before `absences`; `contacts` alone. No lock is held across an await.
+//! Locks: `hosts` before `absences` and `contacts`. No lock is held across an await.
 
 mod asking;
 mod clock;
@@ -17,7 +17,7 @@ use std::{
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason, v1};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
@@ -50,7 +50,7 @@ pub enum HostCommand {
     /// The DPU has no record of these attachments of the host.
     Unrecorded(Vec<AttachmentId>),
     /// A network was applied or deleted.
-    NetworkChanged(ChangedNetwork),
+    NetworkChanged(v1::NetworkChanged),
     /// The service is stopping and takes no new attachments.
     Draining {
         /// Why: one sentence without a final stop.
@@ -64,25 +64,7 @@ pub enum HostCommand {
         repair_except: Option<Vec<Device>>,
     },
     /// Create this number of VFs.
-    WantedVfs {
-        /// The PF.
-        pf: PfId,
-        /// The number of VFs.
-        count: u32,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub struct ChangedNetwork {
-    pub network: String,
-    /// Whether it was deleted.
-    pub deleted: bool,
-    /// Prefix of names for interfaces that the pod does not name. Empty: none is configured.
-    pub interface_prefix: String,
-    /// The pool that it draws from. Empty: the network was deleted.
-    pub pool: String,
-    /// The network of an attach that names none. Empty: there is none.
-    pub default_network: String,
+    WantedVfs { pf: PfId, count: u32 },
 }
 
 /// A session that was just opened.
@@ -115,7 +97,7 @@ pub struct HostView {
     /// Its latest connection. `None`: there was none.
     pub contact: Option<Contact>,
     /// Problems of its pods that its agent reports.
-    pub pod_findings: Vec<v1::Difference>,
+    pub pod_findings: Vec<v1::Finding>,
     /// Number of further findings that the report left out.
     pub pod_findings_left_out: u32,
 }
@@ -160,7 +142,7 @@ impl Sessions {
     /// # Errors
     /// [`Reason::StaleSession`]: the host has sent a hello on a newer connection.
     pub(crate) fn open(&self, host: &HostName, hello: &Hello) -> Result<Session, Failure> {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         if hosts.get(host).is_some_and(|entry| hello.connection < entry.connection) {
             let message = format!("host {host} has sent a newer hello on another connection");
             return Err(Failure::new(Reason::StaleSession, message));
@@ -189,19 +171,19 @@ impl Sessions {
         };
         // Replaces the previous session: dropping its sender ends the old stream.
         hosts.insert(host.clone(), entry);
-        self.absences().remove(host);
+        self.absences.lock().remove(host);
         Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some(), has_replaced })
     }
 
     /// Ends the session unless a newer one has replaced it. Returns whether it did.
     pub(crate) fn close(&self, host: &HostName, id: SessionId, why: Option<String>) -> bool {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let Some(entry) = hosts.get_mut(host).filter(|entry| entry.is_in(id)) else { return false };
         entry.open = None;
         entry.since = Timestamp::now();
         // With `hosts` locked: a session opened in between would keep this reason.
         if let Some(why) = why {
-            self.absences().insert(host.clone(), why);
+            self.absences.lock().insert(host.clone(), why);
         }
         true
     }
@@ -215,17 +197,17 @@ impl Sessions {
 
     /// Records that the host was accepted from that address.
     pub(crate) fn note_accepted(&self, host: &HostName, address: IpAddr) {
-        self.contacts().insert(host.clone(), Contact::accepted(address));
+        self.contacts.lock().insert(host.clone(), Contact::accepted(address));
     }
 
     /// Records that a peer with the host's certificate was refused for `reason`. `why` adds the time and explains the
     /// host's absence if it is not connected.
     pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
-        self.contacts().insert(host.clone(), Contact::refused(address, reason));
-        let hosts = self.lock();
+        self.contacts.lock().insert(host.clone(), Contact::refused(address, reason));
+        let hosts = self.hosts.lock();
         // Another program with the certificate must not give a connected host a reason for its absence.
         if hosts.get(host).is_none_or(|entry| entry.open.is_none()) {
-            self.absences().insert(host.clone(), why);
+            self.absences.lock().insert(host.clone(), why);
         }
     }
 
@@ -238,34 +220,29 @@ impl Sessions {
         report: v1::PodFindings,
         attachments: &BTreeSet<String>,
     ) -> Option<Turns> {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id))?;
         Some(entry.open.as_mut()?.reports.note(report, attachments))
     }
 
     /// Whether `id` is the host's open session.
-    #[must_use]
     pub(crate) fn is_current(&self, host: &HostName, id: SessionId) -> bool {
-        self.lock().get(host).is_some_and(|entry| entry.is_in(id))
+        self.hosts.lock().get(host).is_some_and(|entry| entry.is_in(id))
     }
 
-    /// The host's open session.
-    #[must_use]
     pub(crate) fn current(&self, host: &HostName) -> Option<SessionId> {
-        self.lock().get(host)?.open.as_ref().map(|open| open.id)
+        self.hosts.lock().get(host)?.open.as_ref().map(|open| open.id)
     }
 
     /// The boot id that the host reported in session `id`. `None`: that session is not open.
-    #[must_use]
     pub(crate) fn boot_id(&self, host: &HostName, id: SessionId) -> Option<String> {
-        let hosts = self.lock();
+        let hosts = self.hosts.lock();
         hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
     }
 
     /// The latest time that the host's clock can show now.
-    #[must_use]
     pub(crate) fn latest_time(&self, host: &HostName) -> HostTime {
-        let hosts = self.lock();
+        let hosts = self.hosts.lock();
         let open = hosts.get(host).and_then(|entry| entry.open.as_ref());
         open.map_or(HostTime(u64::MAX), |open| open.clock.latest())
     }
@@ -274,12 +251,12 @@ impl Sessions {
     /// Returns whether the host has just lost its session because it does not read its commands.
     #[must_use]
     pub(crate) fn send(&self, host: &HostName, command: HostCommand) -> bool {
-        self.lock().get_mut(host).is_some_and(|entry| entry.send(command))
+        self.hosts.lock().get_mut(host).is_some_and(|entry| entry.send(command))
     }
 
     /// Wakes the task that offers the host new VFs.
     pub(crate) fn note_vfs_changed(&self, host: &HostName) {
-        let hosts = self.lock();
+        let hosts = self.hosts.lock();
         if let Some(open) = hosts.get(host).and_then(|entry| entry.open.as_ref()) {
             // Stored if the task is busy, so no change is lost.
             open.vfs_changed.notify_one();
@@ -290,17 +267,15 @@ impl Sessions {
     /// commands.
     #[must_use]
     pub(crate) fn broadcast(&self, command: &HostCommand) -> Vec<HostName> {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let lost = hosts
             .iter_mut()
             .filter_map(|(host, entry)| entry.send(command.clone()).then(|| host.clone()));
         lost.collect()
     }
 
-    /// The host as operators see it.
-    #[must_use]
     pub(crate) fn view(&self, host: &HostName) -> HostView {
-        let hosts = self.lock();
+        let hosts = self.hosts.lock();
         let entry = hosts.get(host);
         let open = entry.and_then(|entry| entry.open.as_ref());
         let findings = open.and_then(|open| open.reports.latest()).cloned().unwrap_or_default();
@@ -310,8 +285,8 @@ impl Sessions {
             agent_version: entry.map(|entry| entry.agent_version.clone()).unwrap_or_default(),
             boot_id: entry.map(|entry| entry.boot_id.clone()).unwrap_or_default(),
             since: entry.map(|entry| entry.since),
-            absence: self.absences().get(host).cloned(),
-            contact: self.contacts().get(host).cloned(),
+            absence: self.absences.lock().get(host).cloned(),
+            contact: self.contacts.lock().get(host).cloned(),
             pod_findings: findings.findings,
             pod_findings_left_out: findings.left_out,
         }
@@ -319,21 +294,21 @@ impl Sessions {
 
     /// Why the host is not connected; an empty string if the reason is unknown. `None`: it is connected.
     pub(crate) fn absence(&self, host: &HostName) -> Option<String> {
-        let hosts = self.lock();
+        let hosts = self.hosts.lock();
         if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
             return None;
         }
-        let absences = self.absences();
+        let absences = self.absences.lock();
         Some(absences.get(host).cloned().unwrap_or_default())
     }
 
     /// For each connected host with findings of pods: the first one and their number.
-    pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
+    pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Finding, usize)> {
         let first = |(host, entry): (&HostName, &HostEntry)| {
             let (first, number) = entry.open.as_ref()?.reports.of_interfaces()?;
             Some((host.clone(), first, number))
         };
-        self.lock().iter().filter_map(first).collect()
+        self.hosts.lock().iter().filter_map(first).collect()
     }
 
     /// The connected hosts whose agents refused their configuration files, each with the reason.
@@ -342,19 +317,7 @@ impl Sessions {
             let problem = &entry.open.as_ref()?.reports.latest()?.configuration_problem;
             (!problem.is_empty()).then(|| (host.clone(), problem.clone()))
         };
-        self.lock().iter().filter_map(problem).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<HostName, HostEntry>> {
-        self.hosts.lock()
-    }
-
-    fn contacts(&self) -> MutexGuard<'_, HashMap<HostName, Contact>> {
-        self.contacts.lock()
-    }
-
-    fn absences(&self) -> MutexGuard<'_, HashMap<HostName, String>> {
-        self.absences.lock()
+        self.hosts.lock().iter().filter_map(problem).collect()
     }
 }
 
@@ -439,7 +402,7 @@ mod tests {
         let sessions = Sessions::default();
         let renew = |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) });
         let first = renew(None).unwrap();
-        let since = |sessions: &Sessions| sessions.lock()[&host()].since;
+        let since = |sessions: &Sessions| sessions.hosts.lock()[&host()].since;
         let began = since(&sessions);
         let second = renew(Some(first.id)).unwrap();
         assert_eq!(since(&sessions), began, "it goes on");

@@ -35,7 +35,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::{Timestamp, fmt::rfc2822::DateTimePrinter};
 use mtls::ServerStream;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{
     task_local,
     time::{Instant, sleep},
@@ -147,7 +147,6 @@ fn settings(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
 struct Streams {
     /// Time limit for a peer that does not read.
     limit: Duration,
-    /// Closes the connection.
     stalled: CancellationToken,
 }
 
@@ -185,19 +184,19 @@ struct Given {
 impl Progress {
     /// Wraps a chunk so that its drop is noticed.
     fn give(&self, chunk: Bytes) -> Bytes {
-        self.lock().since = Some(Instant::now());
+        self.0.lock().since = Some(Instant::now());
         Bytes::from_owner(UnwrittenChunk { chunk, progress: self.clone() })
     }
 
     fn note_written(&self) {
-        let Given { waiting, .. } = mem::take(&mut *self.lock());
+        let Given { waiting, .. } = mem::take(&mut *self.0.lock());
         if let Some(waiting) = waiting {
             waiting.wake();
         }
     }
 
     fn poll_written(&self, context: &Context<'_>) -> Poll<()> {
-        let mut given = self.lock();
+        let mut given = self.0.lock();
         if given.since.is_none() {
             return Poll::Ready(());
         }
@@ -207,13 +206,9 @@ impl Progress {
 
     /// Returns once a chunk was not written for `limit`.
     async fn stall(&self, limit: Duration) {
-        while self.lock().since.is_none_or(|since| since.elapsed() < limit) {
+        while self.0.lock().since.is_none_or(|since| since.elapsed() < limit) {
             sleep(limit / CHECKS_PER_LIMIT).await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Given> {
-        self.0.lock()
     }
 }
 

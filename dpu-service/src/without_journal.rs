@@ -38,7 +38,6 @@ use crate::{
 
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// A service whose journal is open.
 pub(crate) struct Opened {
     pub(crate) engine: Arc<Engine>,
     /// The listener used while waiting for the journal, passed on so that no caller is refused in between.
@@ -46,9 +45,6 @@ pub(crate) struct Opened {
 }
 
 /// Opens the engine once its journal can be read. `None`: the service was stopped first.
-///
-/// # Errors
-/// Errors that waiting cannot resolve.
 pub(crate) async fn open_when_readable(
     config: &Config,
     certificates: &Certificates,

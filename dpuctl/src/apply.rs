@@ -2,7 +2,6 @@
 
 mod conflict;
 mod mistake;
-mod request;
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +16,16 @@ use std::{
 use bootstrap::cut;
 use offload_proto::{
     Reason,
-    v1::{ApplyNetworkRequest, ListNetworksResponse, Network, NetworkStatus},
+    v1::{
+        ApplyNetworkRequest, ListNetworksResponse, Network, NetworkStatus,
+        operator_client::OperatorClient,
+    },
 };
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_norway::{Deserializer, Value};
-
-use request::ask;
 
 use crate::{
     client::Client, console::Console, error::CallError, mistake::Mistake, outdated::outdated,
@@ -47,7 +47,7 @@ const LONGEST_PROBLEM: usize = 1024;
 /// Some editors put a byte order mark at the start of a file.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ListedNetwork {
     network: Network,
     /// The list declares that the network comes from the service's configuration file.
@@ -154,12 +154,8 @@ impl Document<'_> {
 
     /// Returns no network for an empty document, as after a closing `---`.
     fn single(self, reader: Deserializer<'_>) -> Result<Vec<ListedNetwork>, Mistake> {
-        let network: Option<Network> = self.deserialize(reader)?;
-        let found = |network| {
-            let (fixed, resource_version) = (false, String::new());
-            Ok(ListedNetwork { network: self.named(network)?, fixed, resource_version })
-        };
-        network.into_iter().map(found).collect()
+        let Some(network) = self.deserialize(reader)? else { return Ok(Vec::new()) };
+        Ok(vec![ListedNetwork { network: self.named(network)?, ..ListedNetwork::default() }])
     }
 
     fn named(self, network: Network) -> Result<Network, Mistake> {
@@ -265,7 +261,7 @@ async fn apply_one(
         resource_version,
         reason: how.reason.clone(),
     };
-    let answer = match ask(client, question).await {
+    let answer = match client.call(OperatorClient::apply_network, question).await {
         Err(CallError::Refused(failure)) if failure.reason == Reason::NetworkConflict => {
             conflict::show(client, network, console).await?;
             return Err(CallError::Refused(failure));
@@ -274,13 +270,13 @@ async fn apply_one(
     };
     let suffix = if how.dry_run { " (dry run)" } else { "" };
     let outcome = format!("{}{suffix}", answer.outcome);
-    let status = answer.network.unwrap_or_default();
-    let outdated = outdated(&status);
     console.line(&format!("network/{name} {outcome}"))?;
-    outdated.map_or(Ok(()), |pods| {
-        console
-            .note(&format!("network/{name}: older settings until their pods are recreated: {pods}"))
-    })
+    match outdated(&answer.network.unwrap_or_default()) {
+        None => Ok(()),
+        Some(pods) => console.note(&format!(
+            "network/{name}: older settings until their pods are recreated: {pods}"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -298,14 +294,8 @@ mod fuzz {
                 Ok(found) => {
                     for ListedNetwork { network, .. } in found {
                         let json = serde_json::to_string(&network).unwrap();
-                        assert_eq!(
-                            parse(&json).unwrap(),
-                            [ListedNetwork {
-                                network,
-                                fixed: false,
-                                resource_version: String::new()
-                            }]
-                        );
+                        let expected = ListedNetwork { network, ..ListedNetwork::default() };
+                        assert_eq!(parse(&json).unwrap(), [expected]);
                     }
                 }
                 Err(Mistake { place, message }) => {

@@ -11,13 +11,12 @@ use clap::{
     builder::{NonEmptyStringValueParser, TypedValueParser},
 };
 use clap_complete::Shell;
-use mtls::{IdentityError, Role, authority};
+use mtls::{Role, authority};
 use offload_proto::v1::ConditionType;
 use vf_alloc::{FunctionId, ParseIdError};
 
+pub(crate) use history::{Audit, Events, Why};
 pub(crate) use listed::{ListFormat, ListOptions, Listed};
-
-pub use history::{Audit, Events, Why};
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -35,12 +34,10 @@ Configuration: --config, else $DPUCTL_CONFIG, else ~/.config/dpu-offload/dpuctl.
 #[derive(Debug, Parser)]
 #[command(name = "dpuctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 pub struct Arguments {
-    /// Options of every command.
     #[command(flatten)]
-    pub options: Options,
-    /// The command.
+    pub(crate) options: Options,
     #[command(subcommand)]
-    pub verb: Verb,
+    pub(crate) verb: Verb,
 }
 
 /// The command line with `describe KIND/NAME` as `describe KIND NAME`: `get -o name` prints such names.
@@ -58,33 +55,33 @@ pub fn with_kind_apart(arguments: impl Iterator<Item = OsString>) -> Vec<OsStrin
 
 /// Options of every command.
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// Configuration file
     #[arg(long, global = true, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Address of the DPU's service, instead of the configuration's
     #[arg(long, global = true, value_name = "HOST:PORT")]
-    pub endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// Name of the DPU, as in its certificate, instead of the configuration's
     #[arg(long, global = true, value_name = "NAME")]
-    pub dpu: Option<String>,
+    pub(crate) dpu: Option<String>,
     /// How long to wait for the DPU, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10,
           value_parser = whole("seconds", 3600))]
-    pub timeout: u64,
+    pub(crate) timeout: u64,
 }
 
 impl Options {
     /// The time limit of one command.
     #[must_use]
-    pub const fn timeout(&self) -> Duration {
+    pub(crate) const fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// Show the state of the DPU and its hosts
     #[command(after_help = examples::STATUS)]
     Status {
@@ -114,14 +111,12 @@ pub enum Verb {
     /// List VFs, attachments, networks, pools or hosts
     #[command(subcommand_value_name = "vfs|attachments|networks|pools|hosts", after_help = examples::GET)]
     Get {
-        /// The kind of thing.
         #[command(subcommand)]
         what: Listed,
     },
     /// Show everything about one thing
     #[command(subcommand_value_name = "attachment|dpu|host|network", after_help = examples::DESCRIBE)]
     Describe {
-        /// The kind of thing.
         #[command(subcommand)]
         what: Described,
     },
@@ -146,35 +141,30 @@ pub enum Verb {
         /// Also replace what other operators have changed since the file was printed
         #[arg(long)]
         force_conflicts: bool,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
     /// Edit a network in $VISUAL, $EDITOR or vi
     #[command(subcommand_value_name = "network", after_help = examples::EDIT)]
     Edit {
-        /// The kind of thing.
         #[command(subcommand)]
         what: Edited,
     },
     /// Rename a network
     #[command(subcommand_value_name = "network", after_help = examples::RENAME)]
     Rename {
-        /// The kind of thing.
         #[command(subcommand)]
         what: Renamed,
     },
     /// Add a subnet to a network
     #[command(subcommand_value_name = "subnet", after_help = examples::ADD)]
     Add {
-        /// The kind of thing.
         #[command(subcommand)]
         what: Added,
     },
     /// Delete a network, or a subnet of one
     #[command(subcommand_value_name = "network|subnet", after_help = examples::DELETE)]
     Delete {
-        /// The kind of thing.
         #[command(subcommand)]
         what: Deleted,
     },
@@ -203,7 +193,6 @@ pub enum Verb {
         /// The VF, such as pf0vf3
         #[arg(value_parser = function)]
         vf: FunctionId,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -217,7 +206,6 @@ pub enum Verb {
     /// Certificates for development and tests
     #[command(subcommand_value_name = "init|issue", after_help = examples::PKI)]
     Pki {
-        /// The operation.
         #[command(subcommand)]
         what: Pki,
     },
@@ -237,28 +225,28 @@ pub enum Verb {
 
 /// The arguments of `top`.
 #[derive(Debug, Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// Show the phases of attaching and detaching on the DPU instead of traffic
     #[arg(long, conflicts_with_all = ["lines", "network", "host"])]
-    pub phases: bool,
+    pub(crate) phases: bool,
     /// Print one table and exit
     #[arg(long)]
-    pub once: bool,
+    pub(crate) once: bool,
     /// Interval between two samples, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = whole("seconds", 3600))]
-    pub interval: u64,
+    pub(crate) interval: u64,
     /// Print at most this many attachments in a table; the default is all, and 20 on a terminal
     #[arg(long, value_name = "NUMBER", value_parser = whole("lines", 1_000_000))]
-    pub lines: Option<u64>,
+    pub(crate) lines: Option<u64>,
     /// Only attachments of this network
     #[arg(long, value_parser = name())]
-    pub network: Option<String>,
+    pub(crate) network: Option<String>,
     /// Only attachments of this host
     #[arg(long, value_parser = name())]
-    pub host: Option<String>,
+    pub(crate) host: Option<String>,
     /// Output format; json is one line per sample and yaml one document, with counters instead of rates
     #[arg(short, long, value_enum, default_value_t)]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 impl Top {
@@ -269,7 +257,7 @@ impl Top {
 
 /// Output formats of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people
     #[default]
     Table,
@@ -289,7 +277,7 @@ impl Format {
 
 /// The things that `describe` accepts.
 #[derive(Debug, Subcommand)]
-pub enum Described {
+pub(crate) enum Described {
     /// An attachment
     #[command(after_help = examples::DESCRIBE_ATTACHMENT)]
     Attachment {
@@ -318,14 +306,13 @@ pub enum Described {
 
 /// The things that `edit` accepts.
 #[derive(Debug, Subcommand)]
-pub enum Edited {
+pub(crate) enum Edited {
     /// A network that was created through the API
     #[command(after_help = examples::EDIT)]
     Network {
         /// Its name
         #[arg(value_parser = name_of("network/"))]
         name: String,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -333,7 +320,7 @@ pub enum Edited {
 
 /// The things that `rename` accepts.
 #[derive(Debug, Subcommand)]
-pub enum Renamed {
+pub(crate) enum Renamed {
     /// A network that was created through the API; its attachments keep their addresses
     #[command(after_help = examples::RENAME)]
     Network {
@@ -343,7 +330,6 @@ pub enum Renamed {
         /// Its new name
         #[arg(value_parser = name())]
         new_name: String,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -351,7 +337,7 @@ pub enum Renamed {
 
 /// The things that `add` accepts.
 #[derive(Debug, Subcommand)]
-pub enum Added {
+pub(crate) enum Added {
     /// A subnet, effective at once, also under running attachments
     #[command(after_help = examples::ADD)]
     Subnet {
@@ -367,7 +353,6 @@ pub enum Added {
         /// Addresses that are never allocated; may be repeated
         #[arg(long, value_name = "CIDR", value_parser = name())]
         exclude: Vec<String>,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -375,7 +360,7 @@ pub enum Added {
 
 /// The things that `delete` accepts.
 #[derive(Debug, Subcommand)]
-pub enum Deleted {
+pub(crate) enum Deleted {
     /// A network
     #[command(after_help = examples::DELETE_NETWORK)]
     Network {
@@ -385,7 +370,6 @@ pub enum Deleted {
         /// Delete it even if attachments use it; they keep its settings until they end
         #[arg(long)]
         force: bool,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -398,7 +382,6 @@ pub enum Deleted {
         /// The subnet, such as 10.3.0.0/16
         #[arg(value_parser = subnet)]
         cidr: String,
-        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -406,7 +389,7 @@ pub enum Deleted {
 
 /// Operations on certificates.
 #[derive(Debug, Subcommand)]
-pub enum Pki {
+pub(crate) enum Pki {
     /// Create a certificate authority
     #[command(after_help = examples::PKI_INIT)]
     Init {
@@ -427,7 +410,7 @@ pub enum Pki {
     #[command(after_help = examples::PKI_ISSUE)]
     Issue {
         /// host, dpu, operator or viewer
-        #[arg(value_parser = role)]
+        #[arg(value_parser = <Role as FromStr>::from_str)]
         role: Role,
         /// The holder's name
         #[arg(value_parser = name())]
@@ -492,169 +475,5 @@ fn reason(text: &str) -> Result<String, &'static str> {
     }
 }
 
-fn role(text: &str) -> Result<Role, IdentityError> {
-    text.parse()
-}
-
 #[cfg(test)]
-mod tests {
-    use clap::{Command, CommandFactory};
-
-    use super::*;
-
-    fn parse(line: &str) -> Result<Arguments, String> {
-        Arguments::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn command_line_definition_is_valid() {
-        Arguments::command().debug_assert();
-    }
-
-    /// A usage error for an unknown kind lists the kinds.
-    #[test]
-    fn usages_list_the_kinds_that_there_are() {
-        for verb in Arguments::command().get_subcommands_mut() {
-            let kinds: Vec<_> = verb.get_subcommands().map(Command::get_name).collect();
-            if !kinds.is_empty() {
-                let kinds = format!("<{}>", kinds.join("|"));
-                let usage = verb.render_usage().to_string();
-                assert!(usage.ends_with(&kinds), "{usage}: {kinds}");
-            }
-        }
-    }
-
-    /// All commands and their subcommands.
-    fn commands(of: &Command) -> Vec<Command> {
-        let further = of.get_subcommands().flat_map(commands);
-        of.get_subcommands().cloned().chain(further).collect()
-    }
-
-    #[test]
-    fn each_help_has_examples_that_parse() {
-        for mut command in commands(&Arguments::command()) {
-            let help = command.render_long_help().to_string();
-            let name = command.get_name();
-            let (_, examples) = help.split_once("\nExamples:\n").expect(name);
-            let lines: Vec<_> = examples.lines().map(str::trim).collect();
-            assert!(lines.iter().any(|line| line.contains(name)), "{name}: {lines:?}");
-            for line in lines {
-                let end = [" | ", " > "].iter().filter_map(|end| line.find(end)).min();
-                let line = &line[..end.unwrap_or(line.len())];
-                parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
-            }
-        }
-    }
-
-    #[test]
-    fn printed_names_are_taken_back() {
-        let id = |line: &str| match parse(line).unwrap().verb {
-            Verb::Describe { what: Described::Attachment { name } } => name,
-            Verb::ClearQuarantine { vf, .. } => vf.to_string(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(id("dpuctl describe attachment attachment/0190aaaa"), "0190aaaa");
-        assert_eq!(id("dpuctl describe attachment 0190aaaa"), "0190aaaa");
-        assert_eq!(id("dpuctl clear-quarantine vf/pf0vf3"), "pf0vf3");
-    }
-
-    #[test]
-    fn kind_and_name_are_taken_apart() {
-        let apart = |line: &str| {
-            let apart = with_kind_apart(line.split(' ').map(OsString::from)).into_iter();
-            apart.map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>().join(" ")
-        };
-        for (line, expected) in [
-            ("dpuctl describe attachment/0190aaaa", "dpuctl describe attachment 0190aaaa"),
-            ("dpuctl describe host/node-1", "dpuctl describe host node-1"),
-            ("dpuctl describe attachment web/shop", "dpuctl describe attachment web/shop"),
-            ("dpuctl describe dpu", "dpuctl describe dpu"),
-            ("dpuctl get vfs vf/pf0vf3", "dpuctl get vfs vf/pf0vf3"),
-        ] {
-            assert_eq!(apart(line), expected);
-        }
-    }
-
-    #[test]
-    fn lines_that_operators_type_are_understood() {
-        let lines = [
-            "dpuctl status",
-            "dpuctl doctor",
-            "dpuctl doctor --fix --reason rebooted -o json",
-            "dpuctl doctor -v",
-            "dpuctl bundle -o /tmp/report.tar.gz",
-            "dpuctl get vfs",
-            "dpuctl get vf pf0vf3 -o yaml",
-            "dpuctl get attachments --network blue --host node-1 -o wide",
-            "dpuctl get attachments web/shop --watch --no-headers --sort-by AGE",
-            "dpuctl get attachments attachment/0190aaaa -o name --sort-by .createdAt",
-            "dpuctl get hosts host/node-1 -w",
-            "dpuctl get networks blue -ojson --timeout 3",
-            "dpuctl --endpoint 10.0.0.1:7443 --dpu dpu-2 get pools",
-            "dpuctl describe attachment 0190",
-            "dpuctl describe dpu",
-            "dpuctl describe network blue",
-            "dpuctl edit network blue --reason tidy",
-            "dpuctl rename network blue azure",
-            "dpuctl apply -f - --force-conflicts",
-            "dpuctl audit --since 3d --object blue --operator alice -o json",
-            "dpuctl rename network blue azure --reason tidy",
-            "dpuctl events",
-            "dpuctl events --since 10m --object pool/default --type Warning -o wide",
-            "dpuctl events --follow --type HostConnected -o json",
-            "dpuctl top",
-            "dpuctl top --once --interval 5 --lines 3 --network blue --host node-1 -o wide",
-            "dpuctl top --phases --once --interval 5 -o wide",
-            "dpuctl apply -f - --dry-run",
-            "dpuctl add subnet blue 10.9.0.0/16 --gateway 10.9.0.1 --exclude 10.9.1.0/24",
-            "dpuctl delete network blue --force",
-            "dpuctl delete subnet blue fd00::/64",
-            "dpuctl release 0190 --reason maintenance -y",
-            "dpuctl clear-quarantine c1pf0vf3",
-            "dpuctl pki init --dir /tmp/pki --trust-domain lab.example --force",
-            "dpuctl pki issue viewer eve --dir /tmp/pki --out /tmp --days 1 --force",
-            "dpuctl explain VFS_EXHAUSTED",
-            "dpuctl explain 11",
-            "dpuctl explain",
-            "dpuctl completions zsh",
-        ];
-        for line in lines {
-            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
-        }
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        let shown = [
-            ("dpuctl clear-quarantine vf3", "\"vf3\" does not name a VF, such as pf0vf3"),
-            ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),
-            ("dpuctl doctor --reason x", "--fix"),
-            ("dpuctl get vfs -o xml", "[possible values: table, wide, json, yaml, name]"),
-            ("dpuctl status -o xml", "[possible values: table, wide, json, yaml]"),
-            ("dpuctl get vfs --sort-by .", "name a column, such as STATE, or a field"),
-            ("dpuctl release 0190", "--reason <REASON>"),
-            ("dpuctl release 0190 --reason ", "say why: the log and the event show it"),
-            ("dpuctl get attachments ", "a value is required for '[ID|POD|CONTAINER|ADDRESS|VF]'"),
-            ("dpuctl describe network ", "a value is required for '<NAME>'"),
-            ("dpuctl get vfs --host ", "a value is required for '--host <HOST>'"),
-            ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),
-            ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
-            ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
-            ("dpuctl events --since 10", "such as 10m, 2h or 3d"),
-            ("dpuctl events --type nope", "use normal, warning or one of the kinds"),
-            ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
-            ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
-            ("dpuctl top --phases --lines 3", "'--phases' cannot be used with '--lines <NUMBER>'"),
-            ("dpuctl top --host a --phases", "'--host <HOST>' cannot be used with '--phases'"),
-            ("dpuctl top phases", "unexpected argument 'phases' found"),
-            ("dpuctl add subnet blue", "<CIDR>"),
-            ("dpuctl add subnet blue 10.9.0.0", "write its prefix length, too"),
-            ("dpuctl add subnet blue 10.9.0.0/16 --gateway x", "invalid IP address syntax"),
-            ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
-        ];
-        for (line, expected) in shown {
-            let error = parse(line).expect_err(line);
-            assert!(error.contains(expected), "{line}: {error}");
-        }
-    }
-}
+mod tests;

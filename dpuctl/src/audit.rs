@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use offload_proto::v1::{AuditEntry, ListAuditRequest};
+use offload_proto::v1::{AuditEntry, ListAuditRequest, operator_client::OperatorClient};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -29,8 +29,7 @@ pub(crate) async fn audit(
         object: wanted.object.unwrap_or_default(),
         operator: wanted.operator.unwrap_or_default(),
     };
-    let listed =
-        client.call(async |operator, request| operator.list_audit(request).await, request).await?;
+    let listed = client.call(OperatorClient::list_audit, request).await?;
     match print_encoded(&listed, wanted.output, console)? {
         Audience::Programs => Ok(()),
         Audience::People { .. } if listed.entries.is_empty() => console.note("No changes."),

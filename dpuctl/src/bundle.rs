@@ -12,7 +12,6 @@ use offload_proto::v1::{
     ListTrafficRequest, ListVfsRequest, operator_client::OperatorClient,
 };
 use serde::Serialize;
-use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
     client::Client, console::Console, doctor::diagnosis, error::CallError, format::json,
@@ -80,50 +79,26 @@ impl Parts {
 
     /// Adds the answers of the service that are stored as they are.
     async fn ask(&mut self, client: &mut Client) {
-        self.list(client, "networks.json", OperatorClient::list_networks, ListNetworksRequest {})
-            .await;
-        self.list(client, "pools.json", OperatorClient::list_pools, ListPoolsRequest {}).await;
-        self.list(client, "vfs.json", OperatorClient::list_vfs, ListVfsRequest {}).await;
-        self.list(
-            client,
-            "attachments.json",
-            OperatorClient::list_attachments,
-            ListAttachmentsRequest::default(),
-        )
-        .await;
-        self.list(
-            client,
-            "traffic.json",
-            OperatorClient::list_traffic,
-            ListTrafficRequest::default(),
-        )
-        .await;
-        self.list(client, "phases.json", OperatorClient::list_phases, ListPhasesRequest {}).await;
+        let networks = client.call(OperatorClient::list_networks, ListNetworksRequest {}).await;
+        self.add_json("networks.json", networks);
+        let pools = client.call(OperatorClient::list_pools, ListPoolsRequest {}).await;
+        self.add_json("pools.json", pools);
+        let vfs = client.call(OperatorClient::list_vfs, ListVfsRequest {}).await;
+        self.add_json("vfs.json", vfs);
+        let all = ListAttachmentsRequest::default();
+        let attachments = client.call(OperatorClient::list_attachments, all).await;
+        self.add_json("attachments.json", attachments);
+        let all = ListTrafficRequest::default();
+        self.add_json("traffic.json", client.call(OperatorClient::list_traffic, all).await);
+        let phases = client.call(OperatorClient::list_phases, ListPhasesRequest {}).await;
+        self.add_json("phases.json", phases);
         // The whole history.
         let within_s = u64::MAX;
         let filter = Some(EventFilter { within_s, ..EventFilter::default() });
-        let events = ListEventsRequest { filter };
-        let audit = ListAuditRequest { within_s, ..ListAuditRequest::default() };
-        self.list(client, "events.json", OperatorClient::list_events, events).await;
-        self.list(client, "audit.json", OperatorClient::list_audit, audit).await;
-        self.debug_info(client).await;
-    }
-
-    async fn list<Q, A: Serialize>(
-        &mut self,
-        client: &mut Client,
-        name: &'static str,
-        method: impl AsyncFnOnce(
-            &mut OperatorClient<Channel>,
-            Request<Q>,
-        ) -> Result<Response<A>, Status>,
-        question: Q,
-    ) {
-        let answer = client.call(method, question).await;
-        self.add_json(name, answer);
-    }
-
-    async fn debug_info(&mut self, client: &mut Client) {
+        let events = client.call(OperatorClient::list_events, ListEventsRequest { filter }).await;
+        self.add_json("events.json", events);
+        let all = ListAuditRequest { within_s, ..ListAuditRequest::default() };
+        self.add_json("audit.json", client.call(OperatorClient::list_audit, all).await);
         match client.call(OperatorClient::get_debug_info, GetDebugInfoRequest {}).await {
             Ok(info) => {
                 self.add("configuration.toml", &info.configuration);

@@ -6,8 +6,8 @@ use offload_proto::{
     Reason,
     v1::{
         Attachment, AttachmentState, ChangeSubnetsRequest, ClearQuarantineRequest,
-        DeleteNetworkRequest, ListAttachmentsRequest, ReleaseAttachmentRequest,
-        RenameNetworkRequest, Subnet,
+        DeleteNetworkRequest, ReleaseAttachmentRequest, RenameNetworkRequest, Subnet,
+        operator_client::OperatorClient,
     },
 };
 use tokio::time::sleep;
@@ -18,7 +18,7 @@ use crate::{
     client::Client,
     console::Console,
     error::{CallError, Kind},
-    get::attachment,
+    get::{attachment, attachments},
     rows::pod_name,
     status::dpu,
     text::{printable, vf_message},
@@ -55,13 +55,7 @@ async fn delete_network(
 ) -> Result<(), CallError> {
     let begun = Instant::now();
     loop {
-        let deleted = client
-            .call(
-                async |operator, request| operator.delete_network(request).await,
-                question.clone(),
-            )
-            .await;
-        match deleted {
+        match client.call(OperatorClient::delete_network, question.clone()).await {
             Err(CallError::Refused(failure))
                 if failure.reason == Reason::NetworkInUse
                     && begun.elapsed() < RELEASE_WAIT
@@ -75,11 +69,8 @@ async fn delete_network(
 }
 
 async fn is_being_released(client: &mut Client, network: &str) -> Result<bool, CallError> {
-    let question = ListAttachmentsRequest { host: String::new(), network: network.to_owned() };
-    let listed = client
-        .call(async |operator, request| operator.list_attachments(request).await, question)
-        .await?;
-    Ok(listed.attachments.iter().all(|one| one.state() == AttachmentState::Releasing))
+    let attachments = attachments(client, network, "").await?;
+    Ok(attachments.iter().all(|one| one.state() == AttachmentState::Releasing))
 }
 
 pub(crate) async fn add(
@@ -102,7 +93,7 @@ pub(crate) async fn rename(
     let Renamed::Network { name, new_name, why } = what;
     let (from, to) = (name.clone(), new_name.clone());
     let question = RenameNetworkRequest { name: from, new_name: to, reason: why.text() };
-    client.call(async |operator, request| operator.rename_network(request).await, question).await?;
+    client.call(OperatorClient::rename_network, question).await?;
     console.line(&format!("network/{name} renamed to {new_name}"))
 }
 
@@ -112,9 +103,7 @@ async fn change_subnets(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let name = question.network.clone();
-    let answer = client
-        .call(async |operator, request| operator.change_subnets(request).await, question)
-        .await?;
+    let answer = client.call(OperatorClient::change_subnets, question).await?;
     console.line(&format!("network/{name} {}", answer.outcome))
 }
 
@@ -127,13 +116,12 @@ pub(crate) async fn release(
 ) -> Result<(), CallError> {
     let attachment = attachment(client, &question.id).await?.attachment.unwrap_or_default();
     if !yes {
-        confirm(&attachment, console)?;
+        let (Attachment { id, host, .. }, pod) = (&attachment, pod_name(&attachment));
+        ask(&format!("Release attachment {id} of pod {pod} on host {host}?"), console)?;
     }
     question.id.clone_from(&attachment.id);
     let state = if question.forget { "released" } else { "releasing" };
-    client
-        .call(async |operator, request| operator.release_attachment(request).await, question)
-        .await?;
+    client.call(OperatorClient::release_attachment, question).await?;
     console.line(&format!("attachment/{} {state}", attachment.id))
 }
 
@@ -148,24 +136,18 @@ pub(crate) async fn release_host(
     if dpu(client).await?.hosts.iter().any(|served| served.name == host) {
         return Err(CallError::HostServed(host.to_owned()));
     }
-    let question = ListAttachmentsRequest { host: host.to_owned(), network: String::new() };
-    let listed = client
-        .call(async |operator, request| operator.list_attachments(request).await, question)
-        .await?;
-    if listed.attachments.is_empty() {
+    let attachments = attachments(client, "", host).await?;
+    if attachments.is_empty() {
         return Err(CallError::Unknown { kind: Kind::Host, name: host.to_owned() });
     }
     if !yes {
-        let number = listed.attachments.len();
+        let number = attachments.len();
         ask(&format!("Release {number} attachments of host {host}?"), console)?;
     }
-    for Attachment { id, .. } in listed.attachments {
+    for Attachment { id, .. } in attachments {
         let (id_of, reason) = (id.clone(), reason.clone());
         let question = ReleaseAttachmentRequest { id: id_of, reason, forget: false };
-        let released = client
-            .call(async |operator, request| operator.release_attachment(request).await, question)
-            .await;
-        match released {
+        match client.call(OperatorClient::release_attachment, question).await {
             // It ended after the list was made.
             Err(CallError::Refused(failure)) if failure.reason == Reason::AttachmentUnknown => {}
             released => drop(released?),
@@ -173,12 +155,6 @@ pub(crate) async fn release_host(
         console.line(&format!("attachment/{id} released"))?;
     }
     Ok(())
-}
-
-fn confirm(attachment: &Attachment, console: &mut Console<'_>) -> Result<(), CallError> {
-    let Attachment { id, host, .. } = attachment;
-    let pod = pod_name(attachment);
-    ask(&format!("Release attachment {id} of pod {pod} on host {host}?"), console)
 }
 
 fn ask(question: &str, console: &mut Console<'_>) -> Result<(), CallError> {
@@ -195,8 +171,6 @@ pub(crate) async fn clear_quarantine(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let question = ClearQuarantineRequest { vf: Some(vf_message(vf)), reason };
-    client
-        .call(async |operator, request| operator.clear_quarantine(request).await, question)
-        .await?;
+    client.call(OperatorClient::clear_quarantine, question).await?;
     console.line(&format!("vf/{vf} cleared"))
 }

@@ -3,7 +3,6 @@ use clap_complete::{Shell, generate};
 
 use crate::{arguments::Arguments, console::Console, error::CallError};
 
-/// Prints the completions for `shell`.
 pub(crate) fn completions(shell: Shell, console: &mut Console<'_>) -> Result<(), CallError> {
     let mut script = Vec::new();
     generate(shell, &mut Arguments::command(), "dpuctl", &mut script);

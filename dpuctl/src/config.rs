@@ -18,34 +18,25 @@ const OF_SYSTEM: &str = "/etc/dpu-offload/dpuctl.toml";
 /// `dpuctl.toml`. `configs/dpuctl.toml` explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
+pub(crate) struct Config {
     /// Address of the DPU's service, `host:port`.
-    pub endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// Name of the DPU, as in its certificate.
-    pub dpu: Option<String>,
+    pub(crate) dpu: Option<String>,
     /// The operator's certificate and the CA. Relative paths start at the configuration's folder.
-    pub tls: TlsSettings,
+    pub(crate) tls: TlsSettings,
 }
 
 impl Config {
     /// Reads the file at `path`, or the first in the default places.
-    ///
-    /// # Errors
-    /// [`CallError`] if there is no file or it is invalid.
-    pub fn load(path: Option<&Path>) -> Result<Self, CallError> {
+    pub(crate) fn load(path: Option<&Path>) -> Result<Self, CallError> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => usual_place(env::var_os(VARIABLE).map(PathBuf::from), env::home_dir())?,
         };
         let mut config: Self = load_config(&path)?;
-        config.anchor(path.parent().unwrap_or(Path::new("")));
+        config.tls.anchor(&path);
         Ok(config)
-    }
-
-    fn anchor(&mut self, folder: &Path) {
-        for path in [&mut self.tls.ca, &mut self.tls.certificate, &mut self.tls.key] {
-            *path = folder.join(&*path);
-        }
     }
 }
 
@@ -67,7 +58,7 @@ mod fuzz {
     fn dpuctl_configuration() {
         ::fuzz::target("dpuctl_configuration", |input| {
             if let Some(mut config) = ::fuzz::configuration::<Config>(input) {
-                config.anchor(Path::new("/etc"));
+                config.tls.anchor(Path::new("/etc/dpuctl.toml"));
             }
         });
     }

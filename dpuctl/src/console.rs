@@ -89,23 +89,26 @@ fn is_closed_pipe(error: &CallError) -> bool {
 mod tests {
     use super::*;
 
+    /// What `work` prints as answer and as notes, if `input` is typed.
+    fn printed(input: &str, has_colours: bool, work: impl FnOnce(&mut Console<'_>)) -> [String; 2] {
+        let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), input.as_bytes());
+        work(&mut Console {
+            output: &mut output,
+            notes: &mut notes,
+            input: &mut input,
+            interactive: true,
+            is_screen: false,
+            has_colours,
+        });
+        [output, notes].map(|printed| String::from_utf8(printed).unwrap())
+    }
+
     #[test]
     fn colours_are_for_terminals() {
-        let printed = |has_colours| {
-            let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), io::empty());
-            let mut console = Console {
-                output: &mut output,
-                notes: &mut notes,
-                input: &mut input,
-                interactive: false,
-                is_screen: false,
-                has_colours,
-            };
-            console.line(&colour::state("Attached")).unwrap();
-            String::from_utf8(output).unwrap()
-        };
-        assert_eq!(printed(false), "Attached\n");
-        assert_eq!(printed(true), format!("{}\n", colour::state("Attached")));
+        let attached = colour::state("Attached");
+        let printed = |colours| printed("", colours, |console| console.line(&attached).unwrap());
+        assert_eq!(printed(false)[0], "Attached\n");
+        assert_eq!(printed(true)[0], format!("{attached}\n"));
     }
 
     #[test]
@@ -128,18 +131,10 @@ mod tests {
             ("", false),
             ("yep\n", false),
         ] {
-            let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), answer.as_bytes());
-            let mut console = Console {
-                output: &mut output,
-                notes: &mut notes,
-                input: &mut input,
-                interactive: true,
-                is_screen: false,
-                has_colours: false,
-            };
-            assert_eq!(console.confirm("Really?").unwrap(), expected, "{answer:?}");
-            assert_eq!(notes, b"Really? [y/N] ");
-            assert!(output.is_empty());
+            let printed = printed(answer, false, |console| {
+                assert_eq!(console.confirm("Really?").unwrap(), expected, "{answer:?}");
+            });
+            assert_eq!(printed, ["", "Really? [y/N] "]);
         }
     }
 }

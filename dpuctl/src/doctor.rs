@@ -1,11 +1,11 @@
-//! `dpuctl doctor`: compares hosts, DPU and records, and repairs differences.
+//! `dpuctl doctor`: compares hosts, DPU and records, and repairs what it finds.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, Dpu, ExamineRequest,
-    Repair, RepairRequest, VfPlace,
+    DiagnosedHost, DiagnosedVf, Diagnosis, Dpu, ExamineRequest, Finding, FindingState, Repair,
+    RepairRequest, VfPlace, operator_client::OperatorClient,
 };
 
 use crate::{
@@ -39,18 +39,18 @@ pub(crate) async fn doctor(
         let conditions = pod_conditions(&dpu, client.now());
         console.print(&text_of(&diagnosis, &conditions, verbose || wide, wide))?;
     }
-    // A false condition that affects pods has its own exit code, even if no difference is left.
+    // A false condition that affects pods has its own exit code, even if no finding is left.
     check_pods(&dpu)?;
     match count_left(&diagnosis) {
         0 => Ok(()),
-        left => Err(CallError::Differences(left)),
+        left => Err(CallError::Findings(left)),
     }
 }
 
 fn count_left(diagnosis: &Diagnosis) -> u64 {
-    let is_left = |found: &&Difference| found.state() != DifferenceState::Repaired;
-    let shown = diagnosis.differences.iter().filter(is_left).count();
-    u64::try_from(shown).unwrap_or(u64::MAX).saturating_add(diagnosis.differences_left_out)
+    let is_left = |found: &&Finding| found.state() != FindingState::Repaired;
+    let shown = diagnosis.findings.iter().filter(is_left).count();
+    u64::try_from(shown).unwrap_or(u64::MAX).saturating_add(diagnosis.findings_left_out)
 }
 
 pub(crate) async fn diagnosis(
@@ -61,11 +61,9 @@ pub(crate) async fn diagnosis(
     const LONGEST_MS: u32 = 60_000;
     let wait_ms = u32::try_from(host_timeout.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
     if let Some(reason) = repair {
-        let question = RepairRequest { wait_ms, reason };
-        return client.call(async |operator, it| operator.repair(it).await, question).await;
+        return client.call(OperatorClient::repair, RepairRequest { wait_ms, reason }).await;
     }
-    let question = ExamineRequest { wait_ms };
-    client.call(async |operator, it| operator.examine(it).await, question).await
+    client.call(OperatorClient::examine, ExamineRequest { wait_ms }).await
 }
 
 /// The conditions that affect pods and are not true. Empty: there are none.
@@ -81,7 +79,7 @@ fn text_of(diagnosis: &Diagnosis, conditions: &str, verbose: bool, wide: bool) -
     text.field("DPU", &diagnosis.dpu);
     text.field("Checked", &checked(diagnosis, verbose));
     text.block("Conditions", conditions);
-    text.block("", &difference_lines(diagnosis, conditions.is_empty()));
+    text.block("", &finding_lines(diagnosis, conditions.is_empty()));
     text.block("Repaired in the last hour", &repair_lines(&diagnosis.repairs));
     if verbose {
         text.block("Hosts", &host_table(&diagnosis.hosts));
@@ -162,29 +160,29 @@ fn repair_lines(repairs: &[Repair]) -> String {
     lately.map(line).collect()
 }
 
-fn difference_lines(diagnosis: &Diagnosis, is_good: bool) -> String {
-    let shown: String = diagnosis.differences.iter().map(difference).collect();
-    match diagnosis.differences_left_out {
+fn finding_lines(diagnosis: &Diagnosis, is_good: bool) -> String {
+    let shown: String = diagnosis.findings.iter().map(finding).collect();
+    match diagnosis.findings_left_out {
         0 if shown.is_empty() && is_good => "No problems found.\n".into(),
         0 => shown,
         more => format!("{shown}and {more} more (too many to report)\n"),
     }
 }
 
-fn difference(found: &Difference) -> String {
+fn finding(found: &Finding) -> String {
     let outcome = match found.state() {
-        DifferenceState::Repaired => "repaired: ",
-        DifferenceState::NotRepaired => "not repaired: ",
+        FindingState::Repaired => "repaired: ",
+        FindingState::NotRepaired => "not repaired: ",
         _ => "",
     };
-    let Difference { code, subject, message, host, .. } = found;
+    let Finding { code, subject, message, host, .. } = found;
     let is_of_itself = host.is_empty() || host == subject;
     let host = if is_of_itself { String::new() } else { format!("{host}: ") };
     let mut text = format!("{code}  {outcome}{host}{}: {message}\n", short_id(subject));
     if !found.why.is_empty() {
         text += &format!("    why: {}\n", found.why);
     }
-    if found.state() != DifferenceState::Repaired && !found.advice.is_empty() {
+    if found.state() != FindingState::Repaired && !found.advice.is_empty() {
         text += &format!("    do: {}\n", found.advice);
     }
     printable(&text)
@@ -193,45 +191,45 @@ fn difference(found: &Difference) -> String {
 #[cfg(test)]
 mod tests {
     use offload_proto::{
-        Finding,
+        FindingCode,
         v1::{Condition, ConditionStatus, ConditionType},
     };
 
     use super::*;
 
     #[test]
-    fn difference_has_repair_outcome_and_advice() {
-        let found = Difference {
+    fn finding_has_repair_outcome_and_advice() {
+        let found = Finding {
             code: "VF_ELSEWHERE".into(),
             subject: "pf0vf1".into(),
             message: "it is away".into(),
-            state: DifferenceState::NotRepaired.into(),
+            state: FindingState::NotRepaired.into(),
             why: "in use".into(),
             advice: "stop it".into(),
             host: "node-1".into(),
         };
         let shown = "VF_ELSEWHERE  not repaired: node-1: pf0vf1: it is away";
         let expected = format!("{shown}\n    why: in use\n    do: stop it\n");
-        assert_eq!(difference(&found), expected);
+        assert_eq!(finding(&found), expected);
         let repaired =
-            Difference { state: DifferenceState::Repaired.into(), why: String::new(), ..found };
-        assert_eq!(difference(&repaired), "VF_ELSEWHERE  repaired: node-1: pf0vf1: it is away\n");
+            Finding { state: FindingState::Repaired.into(), why: String::new(), ..found };
+        assert_eq!(finding(&repaired), "VF_ELSEWHERE  repaired: node-1: pf0vf1: it is away\n");
     }
 
     #[test]
     fn what_is_about_a_host_names_it_once() {
         let message = "not connected";
-        let found = Finding::HostNotConnected.of("node-1", message);
-        let found = Difference { host: "node-1".into(), advice: String::new(), ..found };
-        assert_eq!(difference(&found), format!("HOST_NOT_CONNECTED  node-1: {message}\n"));
+        let found = FindingCode::HostNotConnected.of("node-1", message);
+        let found = Finding { host: "node-1".into(), advice: String::new(), ..found };
+        assert_eq!(finding(&found), format!("HOST_NOT_CONNECTED  node-1: {message}\n"));
     }
 
     #[test]
     fn findings_precede_what_was_checked() {
         let host = DiagnosedHost { name: "node-1".into(), ..DiagnosedHost::default() };
-        let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
+        let findings = vec![FindingCode::VfDiffers.of("pf0vf1", "its MTU is 1400")];
         let hosts = vec![host];
-        let diagnosis = Diagnosis { hosts, differences, ..Diagnosis::default() };
+        let diagnosis = Diagnosis { hosts, findings, ..Diagnosis::default() };
         let brief = text_of(&diagnosis, "", false, false);
         assert!(brief.contains("VF_DIFFERS") && !brief.contains("HOST"), "{brief}");
         let verbose = text_of(&diagnosis, "", true, false);
@@ -262,10 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn omitted_differences_are_counted() {
-        let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
-        let diagnosis = Diagnosis { differences, differences_left_out: 7, ..Diagnosis::default() };
-        let lines = difference_lines(&diagnosis, true);
+    fn omitted_findings_are_counted() {
+        let findings = vec![FindingCode::VfDiffers.of("pf0vf1", "its MTU is 1400")];
+        let diagnosis = Diagnosis { findings, findings_left_out: 7, ..Diagnosis::default() };
+        let lines = finding_lines(&diagnosis, true);
         assert!(lines.contains("\nand 7 more"), "{lines}");
         assert_eq!(count_left(&diagnosis), 8);
         let host = DiagnosedHost { vfs_left_out: 9, ..DiagnosedHost::default() };

@@ -38,11 +38,12 @@ pub(crate) async fn edit(
         ended?;
         return Err(CallError::Declined);
     }
-    let how = How { reason, ..How::default() };
-    let applied = match ended.and(saved) {
-        Ok(text) => apply_edited(connect, file.path(), text, name, &how, console).await,
-        Err(error) => Err(error.into()),
-    };
+    let applied = async {
+        let networks = edited(file.path(), ended.and(saved)?, name)?;
+        let how = How { reason, ..How::default() };
+        apply(&mut connect().await?, networks, &how, console).await
+    }
+    .await;
     if applied.is_err()
         && file.path().is_file()
         && let Ok((_, path)) = file.keep()
@@ -50,18 +51,6 @@ pub(crate) async fn edit(
         console.note(&format!("your changes are in {}", path.display()))?;
     }
     applied
-}
-
-async fn apply_edited(
-    connect: impl AsyncFn() -> Result<Client, CallError>,
-    path: &Path,
-    text: String,
-    name: &str,
-    how: &How,
-    console: &mut Console<'_>,
-) -> Result<(), CallError> {
-    let networks = edited(path, text, name)?;
-    apply(&mut connect().await?, networks, how, console).await
 }
 
 /// The network as `get networks -o yaml` prints it, without counters.

@@ -6,7 +6,7 @@ use bootstrap::Chain;
 use jiff::Timestamp;
 use offload_proto::v1::{
     Event, EventCursor, EventFilter, EventSeverity, ListEventsRequest, ListEventsResponse,
-    WatchRequest,
+    WatchRequest, operator_client::OperatorClient,
 };
 use tokio::time::sleep;
 
@@ -15,9 +15,9 @@ use crate::{
     client::Client,
     console::Console,
     error::CallError,
-    format::{Audience, json_line, print_encoded, yaml},
+    format::{Audience, json_line, print_encoded, yaml_document},
     table::narrow_or_wide,
-    text::{age, or_dash, printable, seconds, short_id, state},
+    text::{age, one_line, or_dash, seconds, short_id, state},
 };
 
 /// Delay between attempts to reconnect.
@@ -30,8 +30,7 @@ pub(crate) async fn events(
 ) -> Result<(), CallError> {
     let mut client = Client::connect(options).await?;
     let request = ListEventsRequest { filter: Some(wanted.filter()) };
-    let listed =
-        client.call(async |operator, request| operator.list_events(request).await, request).await?;
+    let listed = client.call(OperatorClient::list_events, request).await?;
     if !wanted.follow {
         return print(&listed, client.now(), wanted.output, console);
     }
@@ -149,16 +148,20 @@ fn line(event: &Event, format: Format) -> Result<String, CallError> {
         Format::Table => Ok(event_line(event, short_id(&event.subject))),
         Format::Wide => Ok(event_line(event, &event.subject)),
         Format::Json => json_line(event),
-        Format::Yaml => Ok(format!("---\n{}", yaml(event)?.trim_end())),
+        Format::Yaml => yaml_document(event),
     }
 }
 
+/// One line per event of an attachment, with its author.
+pub(crate) fn event_lines<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+    events.into_iter().map(|event| event_line(event, &event.author) + "\n").collect()
+}
+
 /// Formats one event for people; `subject` is the object's short name.
-pub(crate) fn event_line(event: &Event, subject: &str) -> String {
+fn event_line(event: &Event, subject: &str) -> String {
     let Event { time, kind, message, .. } = event;
     let (severity, repeated) = (severity(event), repetition(event));
-    let text = format!("{time}  {severity:<7}  {kind}  {subject}  {message}{repeated}");
-    printable(&text.replace('\n', " "))
+    one_line(&format!("{time}  {severity:<7}  {kind}  {subject}  {message}{repeated}"))
 }
 
 /// How often the event happened so far, if more than once.

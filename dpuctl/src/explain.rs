@@ -2,7 +2,7 @@
 
 use bootstrap::nearest;
 use offload_proto::{
-    ConditionReason, Finding, Reason,
+    ConditionReason, FindingCode, Reason,
     event::{EventKind, Severity},
     v1::ConditionType,
 };
@@ -15,55 +15,49 @@ const FINDINGS: &str = include_str!("../../docs/TROUBLESHOOTING.md");
 /// The document with a row for each condition, which explains when the condition changes.
 const CONDITIONS: &str = include_str!("../../docs/CONDITIONS.md");
 
-/// Numbers of the CNI specification (section "Error") that the plugin uses, their meaning there, and what to do.
-const SPECIFIED: [(u32, &str, &str); 10] = [
-    (
-        1,
-        "Incompatible CNI version.",
-        "set `cniVersion` to a version that `details` of the error lists",
-    ),
-    (
-        2,
-        "Unsupported field in the network configuration; the message has its key and value.",
-        "do what `details` of the error say, or remove the field",
-    ),
-    (
-        4,
-        "Invalid environment variables, such as CNI_COMMAND or CNI_CONTAINERID.",
-        "correct the variable that the message names; there are no `details`",
-    ),
-    (
-        5,
-        "I/O failure, such as standard input that can't be read.",
-        "see the message for what can't be read, and call again; there are no `details`",
-    ),
-    (
-        6,
-        "Content that can't be decoded.",
-        "pass one JSON object on standard input; there are no `details`",
-    ),
-    (
-        7,
-        "Invalid network configuration.",
-        "correct what the message names; pass the configuration of one plugin, and not a list; there are no `details`",
-    ),
-    (
-        8,
-        "CNI_NETNS is the network namespace that the plugin itself runs in.",
-        "name the container's network namespace, or set CNI_NETNS_OVERRIDE=1; there are no `details`",
-    ),
-    (
-        11,
-        "Try again later: the failure passes by itself.",
-        "wait: the runtime tries again; `details` of the error begin with one of the codes below",
-    ),
-    (50, "STATUS: the plugin can't serve ADD.", STATUS_REMEDY),
-    (
-        51,
-        "STATUS: the plugin can't serve ADD, and running containers may lack their network.",
-        STATUS_REMEDY,
-    ),
-];
+/// What a number of the CNI specification (section "Error") means if the plugin uses it, and what to do.
+const fn specified(number: u32) -> Option<(&'static str, &'static str)> {
+    Some(match number {
+        1 => (
+            "Incompatible CNI version.",
+            "set `cniVersion` to a version that `details` of the error lists",
+        ),
+        2 => (
+            "Unsupported field in the network configuration; the message has its key and value.",
+            "do what `details` of the error say, or remove the field",
+        ),
+        4 => (
+            "Invalid environment variables, such as CNI_COMMAND or CNI_CONTAINERID.",
+            "correct the variable that the message names; there are no `details`",
+        ),
+        5 => (
+            "I/O failure, such as standard input that can't be read.",
+            "see the message for what can't be read, and call again; there are no `details`",
+        ),
+        6 => (
+            "Content that can't be decoded.",
+            "pass one JSON object on standard input; there are no `details`",
+        ),
+        7 => (
+            "Invalid network configuration.",
+            "correct what the message names; pass the configuration of one plugin, and not a list; there are no `details`",
+        ),
+        8 => (
+            "CNI_NETNS is the network namespace that the plugin itself runs in.",
+            "name the container's network namespace, or set CNI_NETNS_OVERRIDE=1; there are no `details`",
+        ),
+        11 => (
+            "Try again later: the failure passes by itself.",
+            "wait: the runtime tries again; `details` of the error begin with one of the codes below",
+        ),
+        50 => ("STATUS: the plugin can't serve ADD.", STATUS_REMEDY),
+        51 => (
+            "STATUS: the plugin can't serve ADD, and running containers may lack their network.",
+            STATUS_REMEDY,
+        ),
+        _ => return None,
+    })
+}
 
 /// What to do about a failed STATUS. docs/OPERATIONS.md lists the codes under "What NotReady costs".
 const STATUS_REMEDY: &str = "explain the code with which `details` of the error begin: AGENT_UNREACHABLE, \
@@ -73,7 +67,7 @@ const STATUS_REMEDY: &str = "explain the code with which `details` of the error 
 /// A code in the form in which the program prints it.
 enum Code {
     Reason(Reason),
-    Finding(Finding),
+    FindingCode(FindingCode),
     Condition(ConditionReason),
     Type(ConditionType),
     Event(EventKind),
@@ -93,9 +87,8 @@ pub(crate) fn explain(code: Option<&str>, console: &mut Console<'_>) -> Result<(
 }
 
 fn of_number(number: u32) -> Vec<String> {
-    let specified = SPECIFIED.iter().filter(|(code, ..)| *code == number);
     let reasons = Reason::ALL.iter().filter(|reason| reason.cni_code() == number);
-    let specified = specified.map(|(_, meaning, remedy)| {
+    let specified = specified(number).into_iter().map(|(meaning, remedy)| {
         let mut text = Description::default();
         text.field("CNI", &format!("{number}, of the CNI specification"));
         text.field("Means", meaning);
@@ -115,7 +108,7 @@ fn nearest_to(name: &str) -> Option<&'static str> {
 }
 
 fn codes() -> impl Iterator<Item = Code> {
-    let findings = Finding::ALL.iter().copied().map(Code::Finding);
+    let findings = FindingCode::ALL.iter().copied().map(Code::FindingCode);
     let conditions = ConditionReason::ALL.iter().copied().map(Code::Condition);
     let types = ConditionType::ALL.into_iter().map(Code::Type);
     let events = EventKind::ALL.iter().copied().map(Code::Event);
@@ -131,7 +124,7 @@ impl Code {
     fn name(&self) -> &'static str {
         match self {
             Self::Reason(reason) => reason.as_str(),
-            Self::Finding(finding) => finding.as_str(),
+            Self::FindingCode(finding) => finding.as_str(),
             Self::Condition(reason) => reason.as_str(),
             Self::Type(kind) => kind.name(),
             Self::Event(kind) => kind.as_str(),
@@ -141,7 +134,7 @@ impl Code {
     fn meaning(&self) -> &'static str {
         match self {
             Self::Reason(reason) => reason.meaning(),
-            Self::Finding(finding) => finding.meaning(),
+            Self::FindingCode(finding) => finding.meaning(),
             Self::Condition(reason) => reason.meaning(),
             Self::Type(kind) => first_line(CONDITIONS, kind.name()),
             Self::Event(kind) => kind.meaning(),
@@ -151,7 +144,9 @@ impl Code {
     fn row(&self) -> Vec<String> {
         let cni = match self {
             Self::Reason(reason) => reason.cni_code().to_string(),
-            Self::Finding(_) | Self::Condition(_) | Self::Type(_) | Self::Event(_) => "-".into(),
+            Self::FindingCode(_) | Self::Condition(_) | Self::Type(_) | Self::Event(_) => {
+                "-".into()
+            }
         };
         vec![self.name().into(), cni, without_links(self.meaning())]
     }
@@ -165,7 +160,7 @@ impl Code {
                 text.field("gRPC", &format!("{:?}", reason.grpc_code()));
                 self.remedy(&mut text, reason.advice(), REASONS);
             }
-            Self::Finding(finding) => {
+            Self::FindingCode(finding) => {
                 text.field("Printed by", "dpuctl doctor");
                 self.remedy(&mut text, finding.advice(), FINDINGS);
             }
@@ -179,8 +174,7 @@ impl Code {
                 text.field("Printed by", "dpuctl status");
                 text.field("Means", &without_links(self.meaning()));
                 let reasons = ConditionReason::ALL.iter().filter(|it| it.condition() == *kind);
-                let reasons: Vec<_> = reasons.map(|it| it.as_str().to_owned()).collect();
-                text.list("Reasons", &reasons);
+                text.list("Reasons", reasons.map(|it| it.as_str().to_owned()));
             }
             Self::Event(kind) => {
                 text.field("Printed by", "dpuctl events");
@@ -256,7 +250,7 @@ mod tests {
 
     #[test]
     fn each_code_is_explained() {
-        let have_sections = |code: &Code| matches!(code, Code::Reason(_) | Code::Finding(_));
+        let have_sections = |code: &Code| matches!(code, Code::Reason(_) | Code::FindingCode(_));
         for code in codes().filter(have_sections) {
             let explained = of_name(code.name()).concat();
             let (fields, details) = explained.split_once("\n\n").unwrap();

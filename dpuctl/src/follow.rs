@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, convert::Infallible, iter, time::Duration};
 
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     client::Client,
     console::Console,
     error::CallError,
-    format::{json_line, yaml},
+    format::{json_line, yaml_document},
     rows::{Resource, name_with_kind},
     table::{Layout, STATE},
 };
@@ -36,7 +36,7 @@ pub(crate) async fn follow<T: Resource>(
     layout.widen(0, LONGEST_EVENT);
     let mut before = Vec::new();
     let mut now = ask(client).await?;
-    if !options.no_headers && is_table(options.output) {
+    if !options.no_headers && options.output.is_table() {
         let rows = rows(&changes(&before, &now), options.output, client.now());
         console.print(&layout.with_headings(rows))?;
     } else {
@@ -90,19 +90,14 @@ fn print<T: Resource>(
     let text = match format {
         ListFormat::Table | ListFormat::Wide => layout.rows(rows(changes, format, time)),
         ListFormat::Name => changes.iter().map(|it| name_with_kind(&it.item) + "\n").collect(),
-        ListFormat::Json => changes.iter().map(json_change).collect::<Result<_, _>>()?,
-        ListFormat::Yaml => changes.iter().map(yaml_change).collect::<Result<_, _>>()?,
+        ListFormat::Json => encoded(changes, json_line)?,
+        ListFormat::Yaml => encoded(changes, yaml_document)?,
     };
     console.print(&text)
 }
 
-const fn is_table(format: ListFormat) -> bool {
-    matches!(format, ListFormat::Table | ListFormat::Wide)
-}
-
 fn columns<T: Resource>(format: ListFormat) -> Vec<&'static str> {
-    let columns = if format == ListFormat::Wide { T::COLUMNS } else { &T::COLUMNS[..T::NARROW] };
-    iter::once("EVENT").chain(columns.iter().copied()).collect()
+    iter::once("EVENT").chain(T::columns(format.is_wide()).iter().copied()).collect()
 }
 
 fn rows<T: Resource>(
@@ -111,7 +106,7 @@ fn rows<T: Resource>(
     time: Timestamp,
 ) -> Vec<Vec<String>> {
     let items: Vec<_> = changes.iter().map(|change| change.item.clone()).collect();
-    let mut rows = T::rows(&items, format == ListFormat::Wide, time);
+    let mut rows = T::rows(&items, format.is_wide(), time);
     let state = T::COLUMNS.iter().position(|column| *column == STATE);
     for (row, change) in rows.iter_mut().zip(changes) {
         if let Some(place) = state
@@ -125,20 +120,15 @@ fn rows<T: Resource>(
     rows
 }
 
-/// Encodes the change as one line of JSON.
-fn json_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
-    let change = json!({ "type": change.event, "object": encoded(&change.item)? });
-    Ok(json_line(&change)? + "\n")
-}
-
-/// Encodes the change as a document of a YAML stream.
-fn yaml_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
-    let change = json!({ "type": change.event, "object": encoded(&change.item)? });
-    Ok(format!("---\n{}", yaml(&change)?))
-}
-
-fn encoded<T: Resource>(item: &T) -> Result<serde_json::Value, CallError> {
-    serde_json::to_value(item).map_err(|error| CallError::Encode(error.to_string()))
+fn encoded<T: Resource>(
+    changes: &[Change<T>],
+    encode: fn(&Value) -> Result<String, CallError>,
+) -> Result<String, CallError> {
+    let line = |Change { event, item }: &Change<T>| {
+        let object = serde_json::to_value(item)?;
+        Ok(encode(&json!({ "type": event, "object": object }))? + "\n")
+    };
+    changes.iter().map(line).collect()
 }
 
 #[cfg(test)]

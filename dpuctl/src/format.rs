@@ -30,15 +30,18 @@ pub(crate) enum Audience {
 }
 
 pub(crate) fn json<M: Serialize>(message: &M) -> Result<String, CallError> {
-    let text = serde_json::to_string_pretty(message);
-    text.map(|text| text + "\n").map_err(|error| CallError::Encode(error.to_string()))
+    Ok(serde_json::to_string_pretty(message)? + "\n")
 }
 
-/// JSON on one line.
 pub(crate) fn json_line<M: Serialize>(message: &M) -> Result<String, CallError> {
-    serde_json::to_string(message).map_err(|error| CallError::Encode(error.to_string()))
+    Ok(serde_json::to_string(message)?)
 }
 
 pub(crate) fn yaml<M: Serialize>(message: &M) -> Result<String, CallError> {
     serde_norway::to_string(message).map_err(|error| CallError::Encode(error.to_string()))
+}
+
+/// A document of a YAML stream, without a line break at its end.
+pub(crate) fn yaml_document<M: Serialize>(message: &M) -> Result<String, CallError> {
+    Ok(format!("---\n{}", yaml(message)?.trim_end()))
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use offload_proto::v1::{
     Attachment, AttachmentDetail, GetAttachmentRequest, ListAttachmentsRequest,
     ListNetworksRequest, ListNetworksResponse, ListPoolsRequest, ListVfsRequest, PoolStatus,
-    VfStatus,
+    VfStatus, operator_client::OperatorClient,
 };
 
 use crate::{
@@ -35,9 +35,14 @@ pub(crate) async fn get(
             list(client, ask, &options, console).await
         }
         Listed::Attachments { wanted, network, host, options } => {
-            let filters = Filters { network, host };
-            let ask =
-                async |client: &mut Client| attachments(client, wanted.as_deref(), &filters).await;
+            let (network, host) = (network.unwrap_or_default(), host.unwrap_or_default());
+            let ask = async |client: &mut Client| {
+                let all = attachments(client, &network, &host).await?;
+                if all.is_empty() {
+                    check_filters(client, &network, &host).await?;
+                }
+                named(all, wanted.as_deref(), is_called)
+            };
             list(client, ask, &options, console).await
         }
         Listed::Networks { name, options } => {
@@ -91,29 +96,15 @@ fn print<T: Resource>(
         ListFormat::Table | ListFormat::Wide if items.is_empty() => {
             console.note(&format!("No {}s.", T::KIND))
         }
-        ListFormat::Table => {
-            let rows = T::rows(items, false, now);
-            print_table(rows, &T::COLUMNS[..T::NARROW], options, console)
+        ListFormat::Table | ListFormat::Wide => {
+            let wide = options.output.is_wide();
+            let (mut layout, rows) = (Layout::new(T::columns(wide)), T::rows(items, wide, now));
+            console.print(&match options.no_headers {
+                true => layout.rows(rows),
+                false => layout.with_headings(rows),
+            })
         }
-        ListFormat::Wide => print_table(T::rows(items, true, now), T::COLUMNS, options, console),
     }
-}
-
-fn print_table(
-    rows: Vec<Vec<String>>,
-    columns: &[&str],
-    options: &ListOptions,
-    console: &mut Console<'_>,
-) -> Result<(), CallError> {
-    let mut layout = Layout::new(columns);
-    let table = if options.no_headers { layout.rows(rows) } else { layout.with_headings(rows) };
-    console.print(&table)
-}
-
-/// Filters of attachments. `None`: all.
-struct Filters {
-    network: Option<String>,
-    host: Option<String>,
 }
 
 async fn vfs(
@@ -121,13 +112,11 @@ async fn vfs(
     name: Option<&str>,
     host: Option<&str>,
 ) -> Result<Vec<VfStatus>, CallError> {
-    let question = ListVfsRequest {};
-    let answer =
-        client.call(async |operator, request| operator.list_vfs(request).await, question).await?;
+    let answer = client.call(OperatorClient::list_vfs, ListVfsRequest {}).await?;
     let is_of_host = |vf: &VfStatus| host.is_none_or(|host| vf.host == host);
     let vfs: Vec<_> = answer.vfs.into_iter().filter(is_of_host).collect();
     if vfs.is_empty() {
-        check_filters(client, None, host).await?;
+        check_filters(client, "", host.unwrap_or_default()).await?;
     }
     let is_vf = |vf: &VfStatus, name: &str| {
         is_it(vf, name) || vf.vf.as_ref().is_some_and(|vf| vf.device == name)
@@ -135,23 +124,14 @@ async fn vfs(
     named(vfs, name, is_vf)
 }
 
-async fn attachments(
+/// The attachments of a network and host, which need not exist any more. An empty name means all.
+pub(crate) async fn attachments(
     client: &mut Client,
-    wanted: Option<&str>,
-    filters: &Filters,
+    network: &str,
+    host: &str,
 ) -> Result<Vec<Attachment>, CallError> {
-    let Filters { network, host } = filters;
-    let question = ListAttachmentsRequest {
-        network: network.clone().unwrap_or_default(),
-        host: host.clone().unwrap_or_default(),
-    };
-    let answer = client
-        .call(async |operator, request| operator.list_attachments(request).await, question)
-        .await?;
-    if answer.attachments.is_empty() {
-        check_filters(client, network.as_deref(), host.as_deref()).await?;
-    }
-    named(answer.attachments, wanted, is_called)
+    let question = ListAttachmentsRequest { network: network.into(), host: host.into() };
+    Ok(client.call(OperatorClient::list_attachments, question).await?.attachments)
 }
 
 /// The attachments whose pod, container, address, VF or id matches `name`. Empty: none.
@@ -159,7 +139,7 @@ pub(crate) async fn attachments_called(
     client: &mut Client,
     name: &str,
 ) -> Result<Vec<Attachment>, CallError> {
-    let mut all = attachments(client, None, &Filters { network: None, host: None }).await?;
+    let mut all = attachments(client, "", "").await?;
     all.retain(|attachment| is_called(attachment, name));
     Ok(all)
 }
@@ -170,22 +150,17 @@ pub(crate) async fn attachment(
     id: &str,
 ) -> Result<AttachmentDetail, CallError> {
     let question = GetAttachmentRequest { id: id.into() };
-    client.call(async |operator, request| operator.get_attachment(request).await, question).await
+    client.call(OperatorClient::get_attachment, question).await
 }
 
 pub(crate) async fn networks(client: &mut Client) -> Result<ListNetworksResponse, CallError> {
-    let question = ListNetworksRequest {};
-    client.call(async |operator, request| operator.list_networks(request).await, question).await
+    client.call(OperatorClient::list_networks, ListNetworksRequest {}).await
 }
 
 async fn pools(client: &mut Client) -> Result<Vec<PoolStatus>, CallError> {
-    let question = ListPoolsRequest {};
-    let answer =
-        client.call(async |operator, request| operator.list_pools(request).await, question).await?;
-    Ok(answer.pools)
+    Ok(client.call(OperatorClient::list_pools, ListPoolsRequest {}).await?.pools)
 }
 
-/// The item with that name.
 pub(crate) fn one_named<T: Resource>(items: Vec<T>, name: &str) -> Result<T, CallError> {
     let found = items.into_iter().find(|item| is_it(item, name));
     found.ok_or_else(|| CallError::Unknown { kind: T::KIND, name: name.into() })
@@ -209,17 +184,18 @@ fn named<T: Resource>(
     Ok(items)
 }
 
-/// Fails if the network or host of a filter does not exist. Call it only for an empty list: attachments outlive a
-/// network that is deleted by force, and a host that leaves the configuration. They can still be listed by both.
+/// Fails if the network or host of a filter does not exist; an empty name is no filter. Call it only for an empty list:
+/// attachments outlive a network that is deleted by force, and a host that leaves the configuration. They can still be
+/// listed by both.
 pub(crate) async fn check_filters(
     client: &mut Client,
-    network: Option<&str>,
-    host: Option<&str>,
+    network: &str,
+    host: &str,
 ) -> Result<(), CallError> {
-    if let Some(network) = network {
+    if !network.is_empty() {
         one_named(networks(client).await?.networks, network)?;
     }
-    if let Some(host) = host {
+    if !host.is_empty() {
         one_named(dpu(client).await?.hosts, host)?;
     }
     Ok(())

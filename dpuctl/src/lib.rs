@@ -34,13 +34,12 @@ mod table;
 mod text;
 mod top;
 
-pub use arguments::{Arguments, Audit, Events, Options, Top, Verb, Why, with_kind_apart};
-pub use config::Config;
+pub use arguments::{Arguments, with_kind_apart};
 pub use console::{Console, report, wants_colours};
 pub use error::{CallError, EditError, Kind};
 pub use mistake::Mistake;
 
-use arguments::Edited;
+use arguments::{Edited, Verb};
 use client::Client;
 use offload_proto::v1::ReleaseAttachmentRequest;
 

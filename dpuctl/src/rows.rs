@@ -1,7 +1,5 @@
 //! The rows of `dpuctl get`.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 use offload_proto::{
     form::HOST_PORT_CONTAINER,
@@ -22,7 +20,6 @@ use crate::{
 
 /// A kind of thing that `get` lists.
 pub(crate) trait Resource: Serialize + Clone + PartialEq {
-    /// Its kind.
     const KIND: Kind;
     /// The JSON field of the list.
     const LIST: &'static str;
@@ -36,9 +33,21 @@ pub(crate) trait Resource: Serialize + Clone + PartialEq {
     /// The unique name within its kind.
     fn name(&self) -> String;
 
-    /// One row of cells for each item, in the order of [`Self::COLUMNS`], as of `now`. Cells with a short form use it
-    /// unless `wide`.
-    fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>>;
+    /// The cells in the order of [`Self::COLUMNS`], as of `now`.
+    fn row(&self, now: Timestamp) -> Vec<String>;
+
+    /// Shortens the cells that have a short form.
+    fn shorten(_rows: &mut [Vec<String>], _wide: bool) {}
+
+    fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>> {
+        let mut rows: Vec<_> = items.iter().map(|item| item.row(now)).collect();
+        Self::shorten(&mut rows, wide);
+        rows
+    }
+
+    fn columns(wide: bool) -> &'static [&'static str] {
+        if wide { Self::COLUMNS } else { &Self::COLUMNS[..Self::NARROW] }
+    }
 }
 
 /// The item as other commands accept it, such as `vf/pf0vf3`.
@@ -57,23 +66,19 @@ impl Resource for VfStatus {
         vf_name(self.vf.as_ref())
     }
 
-    fn rows(items: &[Self], _: bool, _: Timestamp) -> Vec<Vec<String>> {
-        items.iter().map(vf_row).collect()
+    fn row(&self, _: Timestamp) -> Vec<String> {
+        vec![
+            self.name(),
+            or_dash(&self.host).into(),
+            state(self.state().as_str_name(), "VF_STATE_"),
+            or_dash(&self.pools.join(",")).into(),
+            or_dash(short_id(&self.attachment_id)).into(),
+            or_dash(&self.detail).into(),
+            or_dash(self.vf.as_ref().map_or("", |vf| &vf.device)).into(),
+            or_dash(&self.representor).into(),
+            or_dash(&device(self)).into(),
+        ]
     }
-}
-
-fn vf_row(vf: &VfStatus) -> Vec<String> {
-    vec![
-        vf.name(),
-        or_dash(&vf.host).into(),
-        vf_state(vf),
-        or_dash(&vf.pools.join(",")).into(),
-        or_dash(short_id(&vf.attachment_id)).into(),
-        or_dash(&vf.detail).into(),
-        or_dash(vf.vf.as_ref().map_or("", |vf| &vf.device)).into(),
-        or_dash(&vf.representor).into(),
-        or_dash(&device(vf)).into(),
-    ]
 }
 
 /// The vendor's name of the VF's device, or the vendor alone, or the PCI ids.
@@ -85,10 +90,6 @@ fn device(vf: &VfStatus) -> String {
         (None, None) if vendor_id.is_empty() => String::new(),
         (None, None) => format!("{vendor_id}:{device_id}"),
     }
-}
-
-fn vf_state(vf: &VfStatus) -> String {
-    state(vf.state().as_str_name(), "VF_STATE_")
 }
 
 impl Resource for Attachment {
@@ -115,51 +116,46 @@ impl Resource for Attachment {
         self.id.clone()
     }
 
-    fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>> {
-        let id_length = short_length(items.iter().map(|item| &*item.id));
-        let container_length = if wide { usize::MAX } else { short_length(containers(items)) };
-        let row = |item| attachment_row(item, id_length, container_length, now);
-        items.iter().map(row).collect()
+    fn row(&self, now: Timestamp) -> Vec<String> {
+        let AttachmentKey { container_id, interface_name } = self.key.clone().unwrap_or_default();
+        vec![
+            self.id.clone(),
+            self.host.clone(),
+            pod_name(self),
+            container_id,
+            interface_name,
+            self.network.clone(),
+            vf_name(self.vf.as_ref()),
+            or_dash(&addresses(self)).into(),
+            attachment_state(self),
+            age(&self.created_at, now),
+            self.mac.clone(),
+            vlan(self.vlan),
+        ]
+    }
+
+    fn shorten(rows: &mut [Vec<String>], wide: bool) {
+        shorten_ids(rows, 0);
+        if !wide {
+            shorten_ids(rows, 3);
+        }
     }
 }
 
-fn attachment_row(
-    attachment: &Attachment,
-    id_length: usize,
-    container_length: usize,
-    now: Timestamp,
-) -> Vec<String> {
-    let AttachmentKey { container_id, interface_name } = attachment.key.clone().unwrap_or_default();
-    vec![
-        beginning(&attachment.id, id_length).into(),
-        attachment.host.clone(),
-        pod_name(attachment),
-        beginning(&container_id, container_length).into(),
-        interface_name,
-        attachment.network.clone(),
-        vf_name(attachment.vf.as_ref()),
-        or_dash(&addresses(attachment)).into(),
-        attachment_state(attachment),
-        age(&attachment.created_at, now),
-        attachment.mac.clone(),
-        vlan(attachment.vlan),
-    ]
-}
-
-/// Each container once: a container has an attachment for each interface.
-fn containers(attachments: &[Attachment]) -> impl Iterator<Item = &str> {
-    let ids = attachments.iter().filter_map(|item| item.key.as_ref()).map(|key| &*key.container_id);
-    ids.collect::<BTreeSet<_>>().into_iter()
-}
-
-fn beginning(id: &str, length: usize) -> &str {
-    id.get(..length).unwrap_or(id)
+/// Shortens the ids in a column as far as they stay distinct.
+pub(crate) fn shorten_ids(rows: &mut [Vec<String>], column: usize) {
+    let length = short_length(rows.iter().map(|row| &*row[column]));
+    for row in rows {
+        row[column] = row[column].chars().take(length).collect();
+    }
 }
 
 /// The shortest length at which all ids are distinct.
-pub(crate) fn short_length<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
+fn short_length<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
     let mut ids: Vec<_> = ids.map(str::as_bytes).collect();
     ids.sort_unstable();
+    // A container has an attachment for each interface.
+    ids.dedup();
     let shared = |pair: &[&[u8]]| pair[0].iter().zip(pair[1]).take_while(|(a, b)| a == b).count();
     ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(SHORT_ID)
 }
@@ -213,28 +209,23 @@ impl Resource for NetworkStatus {
         self.network.as_ref().map(|network| network.name.clone()).unwrap_or_default()
     }
 
-    fn rows(items: &[Self], _: bool, _: Timestamp) -> Vec<Vec<String>> {
-        items.iter().map(network_row).collect()
+    fn row(&self, _: Timestamp) -> Vec<String> {
+        let network = self.network.clone().unwrap_or_default();
+        let cidrs: Vec<_> = network.subnets.iter().map(|subnet| subnet.cidr.as_str()).collect();
+        vec![
+            network.name,
+            vlan(network.vlan),
+            or_dash(&cidrs.join(",")).into(),
+            or_dash(&free_addresses(self)).into(),
+            self.attachments.to_string(),
+            network.pool,
+            self.origin.clone(),
+            network.mtu.to_string(),
+            yes_or_no(network.default).into(),
+        ]
     }
 }
 
-fn network_row(status: &NetworkStatus) -> Vec<String> {
-    let network = status.network.clone().unwrap_or_default();
-    let cidrs: Vec<_> = network.subnets.iter().map(|subnet| subnet.cidr.as_str()).collect();
-    vec![
-        network.name.clone(),
-        vlan(network.vlan),
-        or_dash(&cidrs.join(",")).into(),
-        or_dash(&free_addresses(status)).into(),
-        status.attachments.to_string(),
-        network.pool.clone(),
-        status.origin.clone(),
-        network.mtu.to_string(),
-        yes_or_no(network.default).into(),
-    ]
-}
-
-/// The number of free addresses of each subnet.
 fn free_addresses(status: &NetworkStatus) -> String {
     let free = |usage: &SubnetUsage| match usage.capacity {
         u64::MAX => count(u64::MAX),
@@ -255,26 +246,19 @@ impl Resource for PoolStatus {
         self.name.clone()
     }
 
-    fn rows(items: &[Self], _: bool, _: Timestamp) -> Vec<Vec<String>> {
-        items.iter().map(pool_row).collect()
+    fn row(&self, _: Timestamp) -> Vec<String> {
+        // A pool with `pinned_only` has no order: its VFs are allocated by name only.
+        let policy = if self.pinned_only { "by name" } else { &self.policy };
+        vec![
+            self.name.clone(),
+            self.free.to_string(),
+            self.in_use.to_string(),
+            self.quarantined.to_string(),
+            self.absent.to_string(),
+            policy.into(),
+            self.select.join(","),
+        ]
     }
-}
-
-fn pool_row(pool: &PoolStatus) -> Vec<String> {
-    vec![
-        pool.name.clone(),
-        pool.free.to_string(),
-        pool.in_use.to_string(),
-        pool.quarantined.to_string(),
-        pool.absent.to_string(),
-        policy(pool),
-        pool.select.join(","),
-    ]
-}
-
-/// The pool's policy. A pool with `pinned_only` has no order: its VFs are allocated by name only.
-fn policy(pool: &PoolStatus) -> String {
-    if pool.pinned_only { "by name".into() } else { pool.policy.clone() }
 }
 
 impl Resource for HostStatus {
@@ -289,21 +273,17 @@ impl Resource for HostStatus {
         self.name.clone()
     }
 
-    fn rows(items: &[Self], _: bool, now: Timestamp) -> Vec<Vec<String>> {
-        items.iter().map(|host| host_row(host, now)).collect()
+    fn row(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            host_state(self),
+            age(&self.since, now),
+            or_dash(&self.agent_version).into(),
+            or_dash(&self.absence).into(),
+            or(&self.networks.join(","), "all").into(),
+            or_dash(&self.boot_id).into(),
+        ]
     }
-}
-
-fn host_row(host: &HostStatus, now: Timestamp) -> Vec<String> {
-    vec![
-        host.name.clone(),
-        host_state(host),
-        age(&host.since, now),
-        or_dash(&host.agent_version).into(),
-        or_dash(&host.absence).into(),
-        or(&host.networks.join(","), "all").into(),
-        or_dash(&host.boot_id).into(),
-    ]
 }
 
 #[cfg(test)]

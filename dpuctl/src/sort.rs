@@ -9,7 +9,7 @@ use crate::{error::CallError, rows::Resource};
 
 /// The sort key of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SortBy {
+pub(crate) enum SortBy {
     /// A column of the wide table, by its heading in any case.
     Column(String),
     /// A field of the JSON form, as a JSON pointer (RFC 6901).
@@ -34,9 +34,6 @@ impl FromStr for SortBy {
 }
 
 /// Sorts the list. Equal items keep their order.
-///
-/// # Errors
-/// [`CallError::NoColumn`] and [`CallError::NoField`].
 pub(crate) fn sort<T: Resource>(items: &mut Vec<T>, by: &SortBy) -> Result<(), CallError> {
     let (keys, is_age) = match (by, T::AGE) {
         (SortBy::Column(column), Some((heading, since)))
@@ -65,8 +62,7 @@ fn column_keys<T: Resource>(items: &[T], column: &str) -> Result<Vec<String>, Ca
 
 /// The field's text of each item. Unset messages have no fields, so that one item with the field is enough.
 fn field_keys<T: Resource>(items: &[T], pointer: &str) -> Result<Vec<String>, CallError> {
-    let encoded = items.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>();
-    let encoded = encoded.map_err(|error| CallError::Encode(error.to_string()))?;
+    let encoded = items.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     if !encoded.is_empty() && encoded.iter().all(|item| item.pointer(pointer).is_none()) {
         return Err(CallError::NoField { kind: T::KIND, field: pointer.replace('/', ".") });
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use offload_proto::v1::{
     Condition, ConditionStatus, ConditionType, Dpu, GetDpuRequest, HostStatus, RefusedPeer,
+    operator_client::OperatorClient,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -105,14 +106,10 @@ fn print(
 }
 
 pub(crate) async fn dpu(client: &mut Client) -> Result<Dpu, CallError> {
-    let question = GetDpuRequest {};
-    client.call(async |operator, request| operator.get_dpu(request).await, question).await
+    client.call(OperatorClient::get_dpu, GetDpuRequest {}).await
 }
 
-/// Checks the conditions that affect pods.
-///
-/// # Errors
-/// [`CallError::PodsAffected`].
+/// Fails with [`CallError::PodsAffected`] if a condition that affects pods is false.
 pub(crate) fn check_pods(dpu: &Dpu) -> Result<(), CallError> {
     let is_it = |it: &&Condition| it.affects_pods && it.status() == ConditionStatus::False;
     let mut affecting: Vec<_> =
@@ -140,12 +137,11 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.field("DPU", &dpu.name);
     text.field("Version", &dpu.version);
     text.field("Up for", &age(&dpu.started_at, now));
-    text.field("Configuration", &configuration(dpu));
+    // As `sha256sum` prints it.
+    text.field("Configuration", &format!("sha256 {}", dpu.configuration_digest));
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
-    if let Some(refused) = refused(dpu, now) {
-        text.field("Refused peers", &refused);
-    }
+    text.field_if_any("Refused peers", &refused(dpu, now).unwrap_or_default());
     text.block("", &host_table(&dpu.hosts, wide, now));
     format!("{}\n{}", condition_table(&dpu.conditions, now), text.finish())
 }
@@ -168,11 +164,6 @@ pub(crate) fn condition_table(conditions: &[Condition], now: Timestamp) -> Strin
         true => format!("All {} conditions are true.\n", conditions.len()),
         false => table(&["TYPE", "STATUS", "REASON", "OBJECT", "SINCE", "MESSAGE"], rows),
     }
-}
-
-/// The digest of the configuration file in force, as `sha256sum` prints it.
-fn configuration(dpu: &Dpu) -> String {
-    format!("sha256 {}", dpu.configuration_digest)
 }
 
 /// Recently refused peers that the DPU cannot identify as one of its hosts; one may be a host that fails to connect.
@@ -224,26 +215,17 @@ mod tests {
         }
     }
 
-    fn condition(
-        kind: ConditionType,
-        status: ConditionStatus,
-        reason: ConditionReason,
-        affects_pods: bool,
-    ) -> Condition {
+    fn uplink(status: ConditionStatus) -> Condition {
         Condition {
-            r#type: kind.into(),
+            r#type: ConditionType::UplinksUp.into(),
             status: status.into(),
-            reason: reason.as_str().into(),
+            reason: ConditionReason::UplinkDown.as_str().into(),
             object: "uplink/p0".into(),
             message: "uplink p0 has no carrier".into(),
             since: "2026-03-01T11:58:00Z".into(),
-            affects_pods,
+            affects_pods: true,
             ..Condition::default()
         }
-    }
-
-    fn uplink(status: ConditionStatus) -> Condition {
-        condition(ConditionType::UplinksUp, status, ConditionReason::UplinkDown, true)
     }
 
     fn with(conditions: Vec<Condition>) -> Dpu {

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::{colour, text::printable};
+use crate::{colour, text::one_line};
 
 /// Spaces between columns.
 const GAP: usize = 3;
@@ -22,7 +22,8 @@ pub(crate) fn narrow_or_wide(
     rows: impl Iterator<Item = Vec<String>>,
 ) -> String {
     let columns = if wide { headings.len() } else { narrow };
-    table(&headings[..columns], rows.map(|row| row.into_iter().take(columns).collect()))
+    // Cells beyond the last heading are not printed.
+    table(&headings[..columns], rows)
 }
 
 /// Column widths, which grow with what is printed and never shrink.
@@ -66,10 +67,6 @@ impl<'a> Layout<'a> {
         }
         format!("{}\n", line.trim_end())
     }
-}
-
-fn one_line(cell: &str) -> String {
-    printable(&cell.replace('\n', " "))
 }
 
 #[cfg(test)]

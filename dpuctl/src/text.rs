@@ -11,12 +11,16 @@ pub(crate) fn printable(text: &str) -> String {
     bootstrap::printable(text, &['\n'])
 }
 
+/// As [`printable`], without line breaks.
+pub(crate) fn one_line(text: &str) -> String {
+    bootstrap::printable(&text.replace('\n', " "), &[])
+}
+
 /// The text, or `usual` if it is empty.
 pub(crate) fn or<'a>(text: &'a str, usual: &'a str) -> &'a str {
     if text.is_empty() { usual } else { text }
 }
 
-/// The text, or a dash if it is empty.
 pub(crate) fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
@@ -38,14 +42,10 @@ pub(crate) fn short_id(name: &str) -> &str {
 
 /// The VF's name, such as `pf0vf3`.
 pub(crate) fn vf_name(vf: Option<&Vf>) -> String {
-    vf.and_then(vf_id).map_or_else(|| "-".into(), |id| id.to_string())
+    let id = vf.and_then(|vf| FunctionId::from_numbers(vf.controller, vf.pf, vf.vf).ok());
+    id.map_or_else(|| "-".into(), |id| id.to_string())
 }
 
-fn vf_id(vf: &Vf) -> Option<FunctionId> {
-    FunctionId::from_numbers(vf.controller, vf.pf, vf.vf).ok()
-}
-
-/// The message for the VF.
 pub(crate) fn vf_message(id: FunctionId) -> Vf {
     Vf {
         controller: id.pf.controller,
@@ -55,7 +55,7 @@ pub(crate) fn vf_message(id: FunctionId) -> Vf {
     }
 }
 
-/// A number such as `254`. Numbers beyond what anybody counts are rounded to a power of two: `~2^64`. The largest
+/// A number such as `254`. Very large numbers are rounded to a power of two: `~2^64`. The largest
 /// number stands for all larger ones.
 pub(crate) fn count(number: u64) -> String {
     const COUNTABLE: u64 = 1_000_000_000;
@@ -134,7 +134,6 @@ fn three_digits(number: u64, units: &[&str]) -> String {
     }
 }
 
-/// The host's connection state, with maintenance.
 pub(crate) fn host_state(host: &HostStatus) -> String {
     let state = if host.connected { "Connected" } else { "Disconnected" };
     if host.maintenance { format!("{state},Maintenance") } else { state.into() }

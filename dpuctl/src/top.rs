@@ -13,7 +13,7 @@ use crate::{
     client::Client,
     console::Console,
     error::CallError,
-    format::{json_line, yaml},
+    format::{json_line, yaml_document},
 };
 
 /// Rows on a screen, unless `--lines` is set.
@@ -34,7 +34,6 @@ trait Look: Serialize + Sized {
         None
     }
 
-    /// A warning beside the table.
     fn warning(&self) -> Option<String> {
         None
     }
@@ -62,10 +61,7 @@ async fn show<L: Look>(
         Format::Table => changes::<L>(client, what, false, console).await,
         Format::Wide => changes::<L>(client, what, true, console).await,
         Format::Json => counters::<L>(client, what, json_line, console).await,
-        Format::Yaml => {
-            let document = |look: &_| Ok(format!("---\n{}", yaml(look)?.trim_end()));
-            counters::<L>(client, what, document, console).await
-        }
+        Format::Yaml => counters::<L>(client, what, yaml_document, console).await,
     }
 }
 

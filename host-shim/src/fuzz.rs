@@ -92,7 +92,7 @@ fn check_prepared(environment: &Environment, version: Version, prepared: Prepare
     if let Request::Add(add) = &request {
         check_container_id(&add.key.container_id).unwrap();
         assert!(!add.netns.is_empty() && !add.key.interface_name.is_empty());
-        assert!(add.mac.is_none_or(MacAddress::is_unicast));
+        assert!(add.interface.mac.is_none_or(MacAddress::is_unicast));
         let ResultBase { previous, sandbox, .. } = base;
         assert_eq!(sandbox, environment.netns);
         check_result(previous, &attachment(), version);

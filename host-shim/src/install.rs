@@ -66,24 +66,17 @@ pub struct Places {
 
 /// Why installing or uninstalling failed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum InstallError {
-    /// The file to install is no configuration list.
     #[error("{} is no CNI configuration list: {why}; nothing is installed", path.display())]
-    NoConflist {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the file.
-        why: String,
-    },
-    /// The system refused a file operation.
+    NoConflist { path: PathBuf, why: String },
     #[error(
         "cannot {doing}; the remaining steps were not done: remove the cause and run the command again"
     )]
     Io {
         /// The operation and its file.
         doing: String,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -117,10 +110,11 @@ fn install(plugin: &Path, from: &Path, places: &Places) -> Result<Vec<String>, I
     make(places.conflist.parent().unwrap_or(folder))?;
     lines.push(put(&places.conflist, &conflist, READABLE)?);
     saga::pass("conflist-installed");
-    let needs_loopback =
-        "there is no plugin `loopback`, which containerd before 2.0 needs: install the CNI plugins";
     if !folder.join(LOOPBACK).exists() {
-        lines.push(format!("{}: {needs_loopback}", folder.display()));
+        lines.push(format!(
+            "{}: there is no plugin `loopback`, which containerd before 2.0 needs: install the CNI plugins",
+            folder.display()
+        ));
     }
     Ok(lines)
 }

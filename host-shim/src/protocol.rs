@@ -9,7 +9,7 @@ mod report;
 
 use std::{io, net::IpAddr, ops::Not, path::PathBuf, time::Duration};
 
-use netlink::MacAddress;
+use model::InterfaceRequest;
 use nix::time::ClockId;
 use offload_proto::{form::HOST_PORT_CONTAINER, v1};
 use serde::{
@@ -18,7 +18,7 @@ use serde::{
 };
 use serde_json::{Map, Value};
 use traces::TraceParent;
-use vf_alloc::{Device, VfOffer};
+use vf_alloc::VfOffer;
 
 pub use calling::{AGENT_RETURN_TIMEOUT, Silent, ask_report, call};
 pub use report::{
@@ -60,10 +60,12 @@ pub struct Call<R = Request> {
     pub request: R,
 }
 
-/// A request, in a runtime's words or the plugin's.
+/// What the agent is asked on its socket.
 #[derive(Debug, Serialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Asked {
+    /// A report for a person, answered with a [`Report`].
+    Report,
     /// A CNI call as a runtime makes it, answered with a [`CniReply`].
     Cni(Box<CniRequest>),
     /// A request of the plugin, answered with a [`Reply`].
@@ -75,40 +77,16 @@ impl<'de> Deserialize<'de> for Asked {
     /// Reads the verb first, so that an error names what is wrong with that kind of call.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut call = Map::<String, Value>::deserialize(deserializer)?;
-        let asked = if is_cni_call(&call) {
-            call.remove("verb");
-            serde_json::from_value(call.into()).map(Self::Cni)
-        } else {
-            serde_json::from_value(call.into()).map(Self::Plain)
+        let asked = match call.get("verb").and_then(Value::as_str) {
+            Some("report") => return Ok(Self::Report),
+            Some("cni") => {
+                call.remove("verb");
+                serde_json::from_value(call.into()).map(Self::Cni)
+            }
+            _ => serde_json::from_value(call.into()).map(Self::Plain),
         };
         asked.map_err(de::Error::custom)
     }
-}
-
-/// What the agent can be asked on its socket.
-#[derive(Debug, Serialize)]
-#[serde(tag = "verb", rename_all = "kebab-case")]
-pub enum Question {
-    /// A report for a person, answered with a [`Report`].
-    Report,
-    /// A call of a runtime, or of the plugin for one.
-    #[serde(untagged)]
-    Call(Asked),
-}
-
-impl<'de> Deserialize<'de> for Question {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let call = Map::<String, Value>::deserialize(deserializer)?;
-        if call.get("verb").is_some_and(|verb| verb == "report") {
-            return Ok(Self::Report);
-        }
-        serde_json::from_value(call.into()).map(Self::Call).map_err(de::Error::custom)
-    }
-}
-
-/// Whether a call, well-formed or not, is a runtime's own CNI call.
-pub(crate) fn is_cni_call(call: &Map<String, Value>) -> bool {
-    call.get("verb").is_some_and(|verb| verb == "cni")
 }
 
 /// A CNI call as a runtime makes it.
@@ -159,8 +137,20 @@ pub enum Request {
     Status(StatusRequest),
 }
 
+impl Request {
+    /// The attachment that the request names.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Add(add) => Some(&add.key),
+            Self::Del(DelRequest { key, .. }) | Self::Check(CheckRequest { key, .. }) => Some(key),
+            Self::Gc(_) | Self::Status(_) => None,
+        }
+    }
+}
+
 /// The key of an attachment on this host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// `CNI_CONTAINERID`
     pub container_id: String,
@@ -169,7 +159,7 @@ pub struct Key {
 }
 
 /// An ADD.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AddRequest {
     /// The attachment's key.
     pub key: Key,
@@ -177,35 +167,14 @@ pub struct AddRequest {
     pub netns: String,
     /// The CNI configuration's name: its GC applies to the attachment.
     pub configuration: String,
-    /// The DPU's network. Empty: the DPU's default network.
-    pub network: String,
     /// The pod. Labels, not identities.
     #[serde(default)]
     pub pod: v1::Pod,
-    /// A VF that the caller chose, for example by the kubelet's device plugin.
-    #[serde(default)]
-    pub device: Option<Device>,
+    /// What the pod requests.
+    pub interface: InterfaceRequest,
     /// The VF offer that the agent uses for this ADD.
     #[serde(skip)]
     pub offered: Option<VfOffer>,
-    /// A MAC address that the pod asks for.
-    #[serde(default)]
-    pub mac: Option<MacAddress>,
-    /// Addresses that the pod asks for, each with or without prefix length.
-    #[serde(default)]
-    pub addresses: Vec<String>,
-    /// The families of the pod's addresses. `None`: all that the network has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub families: Option<IpFamilies>,
-    /// Rate limits that the pod asks for.
-    #[serde(default)]
-    pub bandwidth: Bandwidth,
-    /// Ports of the DPU that are mapped to the pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub port_mappings: Vec<v1::PortMapping>,
-    /// Further sources that the pod asks to send from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allowed_sources: Vec<String>,
     /// The path of the device-info file to write.
     #[serde(default)]
     pub device_info_file: Option<String>,
@@ -245,25 +214,8 @@ pub struct FurtherInterface {
     /// The interface's number in the list, if the pod asks for no name: its network may set another prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<u32>,
-    /// The DPU's network.
-    pub network: String,
-    /// A VF that the caller chose.
-    pub device: Option<Device>,
-    /// A MAC address that the pod asks for.
-    pub mac: Option<MacAddress>,
-    /// Addresses that the pod asks for, each with or without prefix length.
-    pub addresses: Vec<String>,
-    /// The families of the interface's addresses. `None`: all that the network has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub families: Option<IpFamilies>,
-    /// Rate limits that the pod asks for.
-    pub bandwidth: Bandwidth,
-    /// Ports of the DPU that are mapped to this interface.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub port_mappings: Vec<v1::PortMapping>,
-    /// Further sources that the pod asks to send from.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub allowed_sources: Vec<String>,
+    /// What the pod requests.
+    pub interface: InterfaceRequest,
     /// Gateways of the pod's default routes. Their families' default routes use this interface and no other of the ADD.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub default_gateways: Vec<IpAddr>,
@@ -273,25 +225,8 @@ impl AddRequest {
     /// An ADD of one interface without further requests. It belongs to no CNI configuration, and so to no GC.
     #[must_use]
     pub fn plain(key: Key, netns: String, network: String) -> Self {
-        Self {
-            key,
-            netns,
-            configuration: String::new(),
-            network,
-            pod: v1::Pod::default(),
-            device: None,
-            offered: None,
-            mac: None,
-            addresses: Vec::new(),
-            families: None,
-            bandwidth: Bandwidth::default(),
-            port_mappings: Vec::new(),
-            allowed_sources: Vec::new(),
-            device_info_file: None,
-            folders: CallerFolders::default(),
-            further_leases: Vec::new(),
-            further: Vec::new(),
-        }
+        let interface = InterfaceRequest { network, ..InterfaceRequest::default() };
+        Self { key, netns, interface, ..Self::default() }
     }
 
     /// The names of all interfaces; that of `key` is first.
@@ -305,49 +240,15 @@ impl AddRequest {
     #[must_use]
     pub fn each(&self) -> Vec<Self> {
         let alone = Self { further: Vec::new(), ..self.clone() };
-        let further = self.further.iter().map(|further| {
-            let FurtherInterface { interface_name, .. } = further.clone();
-            Self {
-                key: Key { interface_name, ..self.key.clone() },
-                network: further.network.clone(),
-                device: further.device.clone(),
-                mac: further.mac,
-                addresses: further.addresses.clone(),
-                families: further.families,
-                bandwidth: further.bandwidth,
-                port_mappings: further.port_mappings.clone(),
-                allowed_sources: further.allowed_sources.clone(),
-                device_info_file: None,
-                further_leases: Vec::new(),
-                ..alone.clone()
-            }
+        let further = self.further.iter().map(|further| Self {
+            key: Key { interface_name: further.interface_name.clone(), ..self.key.clone() },
+            interface: further.interface.clone(),
+            device_info_file: None,
+            further_leases: Vec::new(),
+            ..alone.clone()
         });
-        let further: Vec<_> = further.collect();
-        [alone].into_iter().chain(further).collect()
+        [alone.clone()].into_iter().chain(further).collect()
     }
-}
-
-/// The families of which a pod asks for addresses on one interface. None of both: no address at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IpFamilies {
-    /// IPv4.
-    pub ipv4: bool,
-    /// IPv6.
-    pub ipv6: bool,
-}
-
-/// Rate limits of CNI's `bandwidth` capability: bit/s and bits. 0: no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Bandwidth {
-    /// The rate towards the pod.
-    pub ingress_rate: u64,
-    /// The burst towards the pod.
-    pub ingress_burst: u64,
-    /// The rate from the pod.
-    pub egress_rate: u64,
-    /// The burst from the pod.
-    pub egress_burst: u64,
 }
 
 /// A DEL.
@@ -361,7 +262,7 @@ pub struct DelRequest {
 }
 
 /// A CHECK.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CheckRequest {
     /// The attachment's key.
     pub key: Key,
@@ -382,7 +283,7 @@ pub struct CheckRequest {
 }
 
 /// An interface of a previous result, to be compared with the pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedInterface {
     /// The interface's name.
     pub interface_name: String,
@@ -401,8 +302,7 @@ impl ExpectedInterface {
     /// Expects only that the interface exists.
     #[must_use]
     pub fn of_nothing(key: &Key) -> Self {
-        let interface_name = key.interface_name.clone();
-        Self { interface_name, mac: None, addresses: Vec::new(), device: None }
+        Self { interface_name: key.interface_name.clone(), ..Self::default() }
     }
 }
 
@@ -540,7 +440,8 @@ impl From<v1::AttachmentKey> for Key {
 mod tests {
     use super::*;
 
-    fn within(deadline_ms: u64) -> Call {
+    /// A STATUS without an absolute deadline.
+    pub(super) fn within(deadline_ms: u64) -> Call {
         Call {
             deadline_ms,
             gives_up_at_ns: None,
@@ -610,20 +511,14 @@ mod tests {
 
     #[test]
     fn queued_call_has_less_time_left() {
-        let patience = Duration::from_secs(90);
-        let call = Call::new(patience, Request::Status(StatusRequest::default()));
-        assert!(call.time_left() <= patience && call.time_left() > patience / 2);
-        let of_the_past = Call {
-            gives_up_at_ns: Some(1),
-            ..Call::new(patience, Request::Status(StatusRequest::default()))
-        };
+        let timeout = Duration::from_secs(90);
+        let call = Call::new(timeout, Request::Status(StatusRequest::default()));
+        assert!(call.time_left() <= timeout && call.time_left() > timeout / 2);
+        let of_the_past = Call { gives_up_at_ns: Some(1), ..within(90) };
         assert_eq!(of_the_past.time_left(), Duration::ZERO);
         assert_eq!(within(90).time_left(), Duration::from_millis(90));
-        let of_another_clock = Call {
-            gives_up_at_ns: Some(u64::MAX),
-            ..Call::new(patience, Request::Status(StatusRequest::default()))
-        };
-        assert_eq!(of_another_clock.time_left(), patience);
+        let of_another_clock = Call { gives_up_at_ns: Some(u64::MAX), ..within(90_000) };
+        assert_eq!(of_another_clock.time_left(), timeout);
     }
 
     #[test]

@@ -27,7 +27,6 @@ const AFFECTS_PODS: u8 = 5;
 
 const NAME: &str = "host-shim-agent";
 
-/// The default configuration file.
 pub(crate) const CONFIGURATION: &str = "/etc/dpu-offload/host-shim.toml";
 
 const AFTER_HELP: &str = "\
@@ -70,7 +69,6 @@ impl StatusArguments {
         self.config = self.config.take().or(config);
     }
 
-    /// The agent's configuration file.
     pub(crate) fn config(&self) -> &Path {
         self.config.as_deref().unwrap_or(Path::new(CONFIGURATION))
     }

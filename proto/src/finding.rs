@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::v1::{Difference, DifferenceState};
+use crate::v1::{Finding, FindingState};
 
 /// The advice for most findings.
 const FIX: &str = "run `dpuctl doctor --fix`";
@@ -13,35 +13,35 @@ macro_rules! findings {
         /// docs/TROUBLESHOOTING.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Finding { $($(#[doc = $doc])* $name,)* }
+        pub enum FindingCode { $($(#[doc = $doc])* $name,)* }
 
-        impl Finding {
+        impl FindingCode {
             /// All findings, in the order of docs/TROUBLESHOOTING.md.
-            pub const ALL: &'static [Finding] = &[$(Finding::$name,)*];
+            pub const ALL: &'static [FindingCode] = &[$(FindingCode::$name,)*];
 
             /// The stable code, such as `VF_DIFFERS`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
-                match self { $(Finding::$name => $text,)* }
+                match self { $(FindingCode::$name => $text,)* }
             }
 
             /// The code's meaning, one sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
-                match self { $(Finding::$name => concat!($($doc,)*).trim_ascii_start(),)* }
+                match self { $(FindingCode::$name => concat!($($doc,)*).trim_ascii_start(),)* }
             }
 
             /// What to do about it, one clause without a final stop. `LINK` stands for a link's name.
             #[must_use]
             pub const fn advice(self) -> &'static str {
-                match self { $(Finding::$name => $advice,)* }
+                match self { $(FindingCode::$name => $advice,)* }
             }
 
             /// What to do if `dpuctl doctor --fix` could not repair it: one clause without a final stop.
             #[must_use]
             pub fn advice_after_fix(self) -> &'static str {
                 match self {
-                    $($(Finding::$name => $left,)?)*
+                    $($(FindingCode::$name => $left,)?)*
                     other => other.advice(),
                 }
             }
@@ -82,11 +82,11 @@ findings! {
     /// attachment.
     RecordsDiffer = "RECORDS_DIFFER", "recreate the pod: it is not known which of the records is right";
     /// The DPU has an attachment of which its host has no record.
-    AttachmentUnknownToHost = "ATTACHMENT_UNKNOWN_TO_HOST", "release it with `dpuctl release` once its pod is gone";
+    AttachmentUnclaimed = "ATTACHMENT_UNCLAIMED", "release it with `dpuctl release` once its pod is gone";
     /// The host has a record of an attachment that the DPU does not have.
-    AttachmentUnknownToDpu = "ATTACHMENT_UNKNOWN_TO_DPU", "recreate the pod: the DPU forwards nothing for it";
+    AttachmentUnrecorded = "ATTACHMENT_UNRECORDED", "recreate the pod: the DPU forwards nothing for it";
     /// A VF in use has no representor on the DPU.
-    NoRepresentor = "NO_REPRESENTOR", "look at the card: its eswitch mode, and whether it was reset";
+    RepresentorMissing = "REPRESENTOR_MISSING", "look at the card: its eswitch mode, and whether it was reset";
     /// A representor's programming differs from its attachment.
     RepresentorDiffers = "REPRESENTOR_DIFFERS", "wait: the service programs it again within a minute",
         after_fix: "repair what the message or the service's log names: the service tries again each minute";
@@ -110,7 +110,7 @@ findings! {
     AddressConflict = "ADDRESS_CONFLICT",
         "take the address from that machine; or add it to `exclude` of the network's subnet and recreate the pod";
     /// A pod uses a gateway that its network no longer has.
-    FormerGateway = "FORMER_GATEWAY", "recreate the pod: it keeps the gateway of its attach until it ends";
+    GatewayGone = "GATEWAY_GONE", "recreate the pod: it keeps the gateway of its attach until it ends";
     /// A VF is in quarantine and is not allocated.
     VfQuarantined = "VF_QUARANTINED", "repair the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.
@@ -123,27 +123,27 @@ findings! {
     ServiceProblem = "SERVICE_PROBLEM", "repair what the message names; the service's log has the time of its start";
 }
 
-impl Finding {
-    /// A difference on `subject` with the sentence `message`.
-    pub fn of(self, subject: impl fmt::Display, message: impl Into<String>) -> Difference {
-        Difference {
+impl FindingCode {
+    /// A finding on `subject` with the sentence `message`.
+    pub fn of(self, subject: impl fmt::Display, message: impl Into<String>) -> Finding {
+        Finding {
             code: self.as_str().into(),
             subject: subject.to_string(),
             message: message.into(),
-            state: DifferenceState::Found.into(),
+            state: FindingState::Found.into(),
             advice: self.advice().into(),
-            ..Difference::default()
+            ..Finding::default()
         }
     }
 
-    /// A difference on `subject`, whose link has the name `link`.
+    /// A finding on `subject`, whose link has the name `link`.
     pub fn of_link(
         self,
         link: &str,
         subject: impl fmt::Display,
         message: impl Into<String>,
-    ) -> Difference {
-        Difference { advice: self.advice_for(link), ..self.of(subject, message) }
+    ) -> Finding {
+        Finding { advice: self.advice_for(link), ..self.of(subject, message) }
     }
 
     /// The advice with the link's name.
@@ -157,11 +157,11 @@ impl Finding {
     }
 }
 
-impl Difference {
+impl Finding {
     /// Marks it as not repaired, with the reason if known. Replaces the advice, which must not suggest the failed
     /// repair again. A finding of a later version keeps its advice.
     pub fn set_not_repaired(&mut self, why: impl Into<String>) {
-        self.set_state(DifferenceState::NotRepaired);
+        self.set_state(FindingState::NotRepaired);
         self.explain(why);
     }
 
@@ -171,7 +171,7 @@ impl Difference {
         if !why.is_empty() {
             self.why = why;
         }
-        if let Some(finding) = Finding::named(&self.code)
+        if let Some(finding) = FindingCode::named(&self.code)
             && self.advice == finding.advice()
         {
             self.advice = finding.advice_after_fix().into();
@@ -187,26 +187,26 @@ mod tests {
 
     #[test]
     fn codes_are_unique() {
-        let codes: HashSet<_> = Finding::ALL.iter().map(|finding| finding.as_str()).collect();
-        assert_eq!(codes.len(), Finding::ALL.len());
+        let codes: HashSet<_> = FindingCode::ALL.iter().map(|finding| finding.as_str()).collect();
+        assert_eq!(codes.len(), FindingCode::ALL.len());
     }
 
     #[test]
     fn advice_after_failed_repair_is_not_fix() {
-        for finding in Finding::ALL {
+        for finding in FindingCode::ALL {
             let mut found = finding.of("pf0vf3", "it differs");
             found.set_not_repaired("busy");
             assert!(!found.advice.is_empty() && !found.advice.contains("--fix"), "{found:?}");
-            assert_eq!((found.state(), found.why.as_str()), (DifferenceState::NotRepaired, "busy"));
+            assert_eq!((found.state(), found.why.as_str()), (FindingState::NotRepaired, "busy"));
         }
     }
 
     #[test]
     fn advice_of_later_version_stays() {
-        let mut found = Difference {
+        let mut found = Finding {
             code: "LATER".into(),
             advice: "wait".into(),
-            ..Finding::VfDiffers.of("pf0vf3", "it differs")
+            ..FindingCode::VfDiffers.of("pf0vf3", "it differs")
         };
         found.set_not_repaired("");
         assert_eq!(found.advice, "wait");

@@ -21,7 +21,7 @@ pub mod workloads;
 
 pub use condition::ConditionReason;
 pub use failure::{Failure, Reason};
-pub use finding::Finding;
+pub use finding::FindingCode;
 pub use size_limit::{encoded_len, first_that_fit};
 
 /// Generated from `offload/v1/*.proto`, where every message and field is documented.

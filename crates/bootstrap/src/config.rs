@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::{
     cut,
-    diagnosis::{diagnose, place},
+    diagnosis::{explain, place},
     open_regular_file, sha256,
     variables::{Misuse, expand},
     without_secrets::without_secrets,
@@ -24,32 +24,22 @@ const LONGEST_MESSAGE: usize = 1024;
 
 /// Why a configuration could not be read. The texts name the file, and line and column if there is one.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file does not exist.
     #[error("configuration file {} does not exist", .0.display())]
     Missing(PathBuf),
-    /// The file cannot be read.
     #[error("cannot read configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is larger than [`CONFIG_LIMIT`].
+    Read { path: PathBuf, source: io::Error },
     #[error("configuration file {} is larger than {CONFIG_LIMIT} bytes", .0.display())]
     TooLarge(PathBuf),
-    /// The content is not TOML, or does not fit the program's configuration.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// What is wrong at that place.
         message: String,
     },
 }
@@ -137,13 +127,10 @@ pub fn load_config<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// [`ConfigError::Invalid`] if it is not TOML or does not fit `T`.
 pub fn parse_config<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
-        let diagnosis = diagnose(text, &error);
-        ConfigError::Invalid {
-            path: path.to_owned(),
-            line: diagnosis.line,
-            column: diagnosis.column,
-            message: cut(diagnosis.message, LONGEST_MESSAGE),
-        }
+        let span = error.span().unwrap_or_default();
+        let (line, column) = place(text, span.start);
+        let message = cut(explain(&error, &span, text), LONGEST_MESSAGE);
+        ConfigError::Invalid { path: path.to_owned(), line, column, message }
     })
 }
 

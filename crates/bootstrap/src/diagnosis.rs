@@ -11,19 +11,6 @@ use toml::{
 /// Names with this similarity (Jaro-Winkler) count as typing errors.
 const SIMILAR: f64 = 0.8;
 
-pub(crate) struct Diagnosis {
-    pub line: usize,
-    pub column: usize,
-    pub message: String,
-}
-
-pub(crate) fn diagnose(text: &str, error: &toml::de::Error) -> Diagnosis {
-    let span = error.span().unwrap_or_default();
-    let (line, column) = place(text, span.start);
-    let key = key_at(text, &span);
-    Diagnosis { line, column, message: explain(error.message(), key.as_deref(), text) }
-}
-
 /// Line and column, from 1, of the byte at `offset`.
 pub(crate) fn place(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
@@ -59,8 +46,11 @@ fn key_in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, name: &str) -
     deeper.or_else(|| (value.span() == *span).then(|| name.to_owned()))
 }
 
-fn explain(message: &str, key: Option<&str>, text: &str) -> String {
-    let message = message.trim().replace('\n', ", ");
+/// The message for an error in `text` whose place is `span`.
+pub(crate) fn explain(error: &toml::de::Error, span: &Range<usize>, text: &str) -> String {
+    let key = key_at(text, span);
+    let key = key.as_deref();
+    let message = error.message().trim().replace('\n', ", ");
     if let Some((found, known)) = quoted_names(&message, "unknown field ") {
         return unknown_key(key.unwrap_or(found), found, &known);
     }

@@ -55,23 +55,19 @@ pub enum LogFormat {
 
 /// Why logging could not be started.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum LogError {
-    /// The level is malformed.
     #[error("{origin} holds {level:?}, which is no log level such as `info` or `info,mtls=debug`")]
     Level {
         /// Its source: the configuration's key or the environment variable.
         origin: &'static str,
-        /// The malformed level.
         level: String,
     },
-    /// The configured journal is not reachable.
     #[error("cannot reach systemd's journal")]
     Journal(#[source] io::Error),
-    /// The export of spans could not be started.
     #[error("cannot export traces")]
     Export(#[source] io::Error),
-    /// Logging was already started.
     #[error("logging was started twice")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }

@@ -24,9 +24,7 @@ use nix::{
     unistd::geteuid,
 };
 
-/// Owner: read and write.
 const PRIVATE_FILE: u32 = 0o600;
-/// Owner: read, write and enter.
 const PRIVATE_FOLDER: u32 = 0o700;
 /// Only the owner of an entry may rename or remove it.
 const STICKY: u32 = 0o1000;
@@ -35,17 +33,11 @@ const MOST_LINKS: usize = 40;
 
 /// Why a folder can't hold state or a socket.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum FolderError {
-    /// The system refuses to create or inspect it.
     #[error("cannot use folder {}", path.display())]
-    Io {
-        /// The folder.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Another user owns it.
+    Io { path: PathBuf, source: io::Error },
     #[error(
         "folder {} belongs to user {owner}, who can replace files in it: \
          run `chown {}` on it, or configure another one", path.display(), geteuid()
@@ -53,21 +45,13 @@ pub enum FolderError {
     Owner {
         /// The folder, or one that it is in.
         path: PathBuf,
-        /// Its owner.
         owner: u32,
     },
-    /// Another user owns a link on the way to it.
     #[error(
         "link {} belongs to user {owner}, who can point it elsewhere: \
          run `chown -h {}` on it, or configure the folder that it leads to", path.display(), geteuid()
     )]
-    Link {
-        /// The link.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-    },
-    /// Other users may write to it.
+    Link { path: PathBuf, owner: u32 },
     #[error(
         "folder {} has mode {mode:04o}, which lets other users replace files in it: \
          run `chmod go-w` on it", path.display()
@@ -75,7 +59,6 @@ pub enum FolderError {
     Writable {
         /// The folder, or one that it is in.
         path: PathBuf,
-        /// Its permission bits.
         mode: u32,
     },
 }
@@ -100,7 +83,6 @@ pub fn private_folder(path: &Path) -> Result<(), FolderError> {
 struct Walk {
     /// The current folder: a path without links.
     at: PathBuf,
-    /// Number of followed links.
     links: usize,
 }
 

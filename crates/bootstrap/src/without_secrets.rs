@@ -2,7 +2,6 @@
 
 use toml::{Table, Value};
 
-/// The replacement of a removed value.
 const REMOVED: &str = "(removed)";
 
 /// Parts of key names that mark secrets.

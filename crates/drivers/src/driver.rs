@@ -36,6 +36,12 @@ pub struct Unsupported {
     pub why: String,
 }
 
+impl Unsupported {
+    pub(crate) fn new(setting: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { setting: setting.into(), why: why.into() }
+    }
+}
+
 /// State of one setting in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {

@@ -46,95 +46,30 @@ impl fmt::Display for Reservation {
 
 /// Errors in a specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 pub enum SpecError {
-    /// The subnet has host bits.
     #[error("subnet {cidr} has host bits; write {network}")]
-    HostBits {
-        /// The subnet as given.
-        cidr: IpNetwork,
-        /// The subnet without host bits.
-        network: IpNetwork,
-    },
-    /// The subnet consists of multicast addresses, which no interface can have.
+    HostBits { cidr: IpNetwork, network: IpNetwork },
     #[error("subnet {cidr} is a multicast one")]
-    Multicast {
-        /// The subnet.
-        cidr: IpNetwork,
-    },
-    /// The gateway is outside the subnet or of the other family.
+    Multicast { cidr: IpNetwork },
     #[error("gateway {gateway} is not in subnet {cidr}")]
-    GatewayOutside {
-        /// The gateway.
-        gateway: IpAddr,
-        /// The subnet.
-        cidr: IpNetwork,
-    },
-    /// The gateway is the network or the broadcast address.
+    GatewayOutside { gateway: IpAddr, cidr: IpNetwork },
     #[error("gateway {gateway} is {why} of {cidr}")]
-    GatewayReserved {
-        /// The gateway.
-        gateway: IpAddr,
-        /// The address's purpose.
-        why: Reservation,
-        /// The subnet.
-        cidr: IpNetwork,
-    },
-    /// A range mixes address families.
+    GatewayReserved { gateway: IpAddr, why: Reservation, cidr: IpNetwork },
     #[error("range {start}-{end} mixes IPv4 and IPv6")]
-    RangeMixed {
-        /// The first address.
-        start: IpAddr,
-        /// The last address.
-        end: IpAddr,
-    },
-    /// A range ends before it starts.
+    RangeMixed { start: IpAddr, end: IpAddr },
     #[error("range {start}-{end} is the wrong way round; write {end}-{start}")]
-    RangeReversed {
-        /// The first address.
-        start: IpAddr,
-        /// The last address.
-        end: IpAddr,
-    },
-    /// A range is partly or wholly outside the subnet.
+    RangeReversed { start: IpAddr, end: IpAddr },
     #[error("range {start}-{end} is not within subnet {cidr}")]
-    RangeOutside {
-        /// The first address.
-        start: IpAddr,
-        /// The last address.
-        end: IpAddr,
-        /// The subnet.
-        cidr: IpNetwork,
-    },
-    /// Two ranges overlap.
+    RangeOutside { start: IpAddr, end: IpAddr, cidr: IpNetwork },
     #[error("ranges {}-{} and {}-{} overlap", first.0, first.1, second.0, second.1)]
-    RangesOverlap {
-        /// The range that starts first.
-        first: (IpAddr, IpAddr),
-        /// The other range.
-        second: (IpAddr, IpAddr),
-    },
-    /// An exclusion has host bits.
+    RangesOverlap { first: (IpAddr, IpAddr), second: (IpAddr, IpAddr) },
     #[error("exclusion {exclusion} has host bits; write {network}")]
-    ExclusionHostBits {
-        /// The exclusion as given.
-        exclusion: IpNetwork,
-        /// The exclusion without host bits.
-        network: IpNetwork,
-    },
-    /// An exclusion is outside the subnet.
+    ExclusionHostBits { exclusion: IpNetwork, network: IpNetwork },
     #[error("exclusion {exclusion} is not in subnet {cidr}")]
-    ExclusionOutside {
-        /// The exclusion.
-        exclusion: IpNetwork,
-        /// The subnet.
-        cidr: IpNetwork,
-    },
-    /// No address remains.
+    ExclusionOutside { exclusion: IpNetwork, cidr: IpNetwork },
     #[error("subnet {cidr} has no address to allocate: all are reserved or excluded")]
-    NothingLeft {
-        /// The subnet.
-        cidr: IpNetwork,
-    },
+    NothingLeft { cidr: IpNetwork },
 }
 
 pub(crate) fn check_cidr(cidr: IpNetwork) -> Result<(), SpecError> {

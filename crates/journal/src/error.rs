@@ -91,6 +91,12 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    pub(crate) fn damaged(path: &Path, source: impl Into<Cause>) -> Self {
+        Self::Damaged { path: path.to_owned(), source: source.into() }
+    }
+}
+
 /// Why a journal cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {

@@ -25,14 +25,15 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
     if fs::symlink_metadata(path).is_ok() {
         return Ok(());
     }
-    let directory = directory_of(path);
     let refused = |doing| move |source| OpenError::Io { doing, path: path.to_owned(), source };
     let draft = draft_of(path);
     write_draft(&draft, schema)?;
     publish(&draft, path).map_err(refused("create"))?;
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     // Syncing the file does not sync its directory entry. Without this a power cut could remove the file with all later
     // commits.
-    sync_directory(directory).map_err(refused("sync the directory of"))
+    let folder = File::open(folder.unwrap_or(Path::new(".")));
+    folder.and_then(|folder| folder.sync_all()).map_err(refused("sync the directory of"))
 }
 
 /// Refuses a file that is not this journal or is damaged, without changing it.
@@ -42,7 +43,7 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
 pub(crate) fn check(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     match catch_unwind(|| check_unused(path, schema).and_then(|()| check_copy(path, schema))) {
         Ok(checked) => checked,
-        Err(_) => Err(damaged(path, "a page is invalid")),
+        Err(_) => Err(OpenError::damaged(path, "a page is invalid")),
     }
 }
 
@@ -66,23 +67,9 @@ fn check_copy(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let opened = builder.set_cache_size(store::CACHE).create_with_backend(copy);
     let mut database = opened.map_err(explain)?;
     if !database.check_integrity().map_err(explain)? {
-        return Err(damaged(path, "a page differs from its checksum"));
+        return Err(OpenError::damaged(path, "a page differs from its checksum"));
     }
-    check_database(&database, path, schema)
-}
-
-fn damaged(path: &Path, what: &str) -> OpenError {
-    OpenError::Damaged { path: path.to_owned(), source: what.into() }
-}
-
-fn check_database(
-    database: &impl ReadableDatabase,
-    path: &Path,
-    schema: &Schema,
-) -> Result<(), OpenError> {
-    let transaction = database
-        .begin_read()
-        .map_err(|error| OpenError::Damaged { path: path.to_owned(), source: error.into() })?;
+    let transaction = database.begin_read().map_err(|error| OpenError::damaged(path, error))?;
     store::check_owner(&transaction, path, schema).map(drop)
 }
 
@@ -95,12 +82,7 @@ pub(crate) fn open_backend(path: &Path) -> Result<FileBackend, OpenError> {
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(refused)?;
     // Corrects the mode of a file that was copied or restored, such as from a backup.
     file.set_permissions(Permissions::from_mode(MODE)).map_err(refused)?;
-    backend(file, path)
-}
-
-fn backend(file: File, path: &Path) -> Result<FileBackend, OpenError> {
-    FileBackend::new(file)
-        .map_err(|error| OpenError::Damaged { path: path.to_owned(), source: error.into() })
+    FileBackend::new(file).map_err(|error| OpenError::damaged(path, error))
 }
 
 fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
@@ -116,9 +98,10 @@ fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
     // `mode` of OpenOptions is subject to the umask; this is not.
     file.set_permissions(Permissions::from_mode(MODE)).map_err(refused)?;
     let synced = file.try_clone().map_err(refused)?;
-    Store::create(backend(file, draft)?, schema).map_err(|error| match error {
+    let backend = FileBackend::new(file).map_err(|error| OpenError::damaged(draft, error))?;
+    Store::create(backend, schema).map_err(|error| match error {
         redb::Error::Io(source) => refused(source),
-        error => OpenError::Damaged { path: draft.to_owned(), source: error.into() },
+        error => OpenError::damaged(draft, error),
     })?;
     synced.sync_all().map_err(refused)
 }
@@ -130,14 +113,6 @@ fn publish(draft: &Path, path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => fs::remove_file(draft),
     }
-}
-
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A name of its own for each call, because two threads may create a journal at the same time.

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 /// Durable tables of records. Dropping it waits until pending commits have finished.
 pub struct Journal {
     schema: Schema,
-    health: Arc<Health>,
+    health: Arc<Mutex<Health>>,
     /// `None` while the journal is being closed.
     sender: Option<Sender<Message>>,
     writer: Option<JoinHandle<()>>,
@@ -67,7 +68,7 @@ impl Journal {
             Store::open(backend, &place, &schema, commits)
         };
         let first = open()?;
-        let health = Arc::<Health>::default();
+        let health = Arc::<Mutex<Health>>::default();
         let (sender, receiver) = mpsc::channel();
         let writer = Writer::new(first, Box::new(open), path, Arc::clone(&health));
         let writer = thread::Builder::new()
@@ -95,19 +96,21 @@ impl Journal {
     }
 
     /// Makes all `changes` in order, or none. They are queued at once in the order of the calls, even if the future is
-    /// never polled. The future only returns the outcome.
+    /// never polled: a caller that does not need the outcome drops it. A failure is logged.
     ///
     /// # Errors
     /// See [`WriteError`]. Then no change was made.
     pub fn commit(&self, changes: Vec<Change>) -> Commit {
-        Commit(self.queue(changes))
-    }
-
-    /// Makes all `changes` like [`Self::commit`] for callers that do not need the outcome. A failure is logged.
-    pub fn commit_lazily(&self, changes: Vec<Change>) {
-        match self.check_tables(&changes) {
-            Ok(()) => self.send(Message::Write { changes, answer: None, queued: Instant::now() }),
-            Err(error) => tracing::error!(%error, "cannot commit to the journal: unknown table"),
+        let is_foreign = |change: &&Change| !self.schema.tables.contains(&change.table);
+        match changes.iter().find(is_foreign) {
+            Some(change) => {
+                tracing::error!(
+                    table = change.table,
+                    "cannot commit to the journal: unknown table"
+                );
+                Commit(Err(WriteError::NoTable(change.table)))
+            }
+            None => Commit(Ok(self.send_write(changes))),
         }
     }
 
@@ -122,38 +125,25 @@ impl Journal {
     /// The error of the latest transaction. `None`: it succeeded.
     #[must_use]
     pub fn problem(&self) -> Option<WriteError> {
-        self.health.problem()
+        self.health.lock().problem.clone()
     }
 
     /// How long the oldest pending write has waited for the disk. `None`: no write is pending.
     #[must_use]
     pub fn waiting(&self) -> Option<Duration> {
-        self.health.waiting()
+        self.health.lock().waiting_since.map(|since| since.elapsed())
     }
 
     /// Counters since the journal was opened.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.health.statistics()
-    }
-
-    fn queue(&self, changes: Vec<Change>) -> Result<Answer, WriteError> {
-        self.check_tables(&changes)?;
-        Ok(self.send_write(changes))
+        self.health.lock().statistics
     }
 
     fn send_write(&self, changes: Vec<Change>) -> Answer {
         let (answer, done) = oneshot::channel();
-        self.send(Message::Write { changes, answer: Some(answer), queued: Instant::now() });
+        self.send(Message::Write { changes, answer, queued: Instant::now() });
         done
-    }
-
-    fn check_tables(&self, changes: &[Change]) -> Result<(), WriteError> {
-        let is_foreign = |change: &&Change| !self.schema.tables.contains(&change.table);
-        match changes.iter().find(is_foreign) {
-            Some(change) => Err(WriteError::NoTable(change.table)),
-            None => Ok(()),
-        }
     }
 
     /// If the writer has ended the message is dropped with its `answer`, which the caller notices.

@@ -1,11 +1,11 @@
 //! Migrates the tables of an earlier version to the newest, step by step.
 
-use redb::{Database, ReadableTable, WriteTransaction};
+use redb::{Database, WriteTransaction};
 
 use crate::{
     Schema, Tables,
     error::Cause,
-    metadata::{METADATA, VERSION, definition},
+    metadata::{METADATA, VERSION, definition, rows},
 };
 
 /// Runs the last `steps` migrations of `schema` in one transaction: all or none.
@@ -27,12 +27,7 @@ pub(crate) fn migrate(database: &Database, schema: &Schema, steps: usize) -> Res
 fn read(transaction: &WriteTransaction, schema: &Schema) -> Result<Tables, Cause> {
     let mut tables = Tables::new();
     for name in schema.tables {
-        let table = transaction.open_table(definition(name))?;
-        let rows = tables.entry(name).or_default();
-        for row in table.iter()? {
-            let (key, value) = row?;
-            rows.push((key.value().to_vec(), value.value().to_vec()));
-        }
+        tables.insert(*name, rows(&transaction.open_table(definition(name))?)?);
     }
     Ok(tables)
 }

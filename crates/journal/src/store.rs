@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use redb::{
-    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
-    StorageError, TableError, WriteTransaction,
+    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageError, TableError,
+    WriteTransaction,
 };
 
 use crate::{
     Change, OpenError, Outlives, Rows, Schema,
-    metadata::{METADATA, NAME, VERSION, definition},
+    metadata::{METADATA, NAME, VERSION, definition, rows},
     migrate::migrate,
     storage::StorageBackend,
     syncs::{Switched, Syncs},
@@ -43,11 +43,19 @@ impl Store {
             })
             .create_with_backend(backend)
             .map_err(|error| explain(error, path, schema))?;
-        let damaged = |error: redb::Error| damaged(path, error);
-        let transaction = database.begin_read().map_err(|error| damaged(error.into()))?;
+        let transaction = database.begin_read().map_err(|error| OpenError::damaged(path, error))?;
         let found = check_owner(&transaction, path, schema)?;
         drop(transaction);
-        migrate_if_older(&database, path, schema, found)?;
+        let steps = usize::try_from(schema.version - found).unwrap_or(usize::MAX);
+        if steps > 0 {
+            tracing::info!(path = %path.display(), from = found, to = schema.version, "migrating the journal");
+            // A power cut leaves the tables either unchanged or migrated.
+            migrate(&database, schema, steps).map_err(|source| OpenError::Migration {
+                path: path.to_owned(),
+                found,
+                source,
+            })?;
+        }
         Ok(Self { database, tables: schema.tables, commits, syncs })
     }
 
@@ -100,12 +108,7 @@ impl Store {
             Err(TableError::TableDoesNotExist(_)) => return Ok(Rows::new()),
             Err(error) => return Err(error.into()),
         };
-        let mut rows = Rows::new();
-        for row in table.iter()? {
-            let (key, value) = row?;
-            rows.push((key.value().to_vec(), value.value().to_vec()));
-        }
-        Ok(rows)
+        Ok(rows(&table)?)
     }
 }
 
@@ -134,25 +137,6 @@ fn change_table<'a>(
     Ok(())
 }
 
-/// Migrates the tables of an older version. A power cut leaves them either unchanged or migrated.
-fn migrate_if_older(
-    database: &Database,
-    path: &Path,
-    schema: &Schema,
-    found: u32,
-) -> Result<(), OpenError> {
-    let steps = usize::try_from(schema.version - found).unwrap_or(usize::MAX);
-    if steps == 0 {
-        return Ok(());
-    }
-    tracing::info!(path = %path.display(), from = found, to = schema.version, "migrating the journal");
-    migrate(database, schema, steps).map_err(|source| OpenError::Migration {
-        path: path.to_owned(),
-        found,
-        source,
-    })
-}
-
 /// Returns the schema version. Refuses a database of another program, of a newer version, or of one too old to migrate.
 pub(crate) fn check_owner(
     transaction: &ReadTransaction,
@@ -163,11 +147,11 @@ pub(crate) fn check_owner(
         |found: String| OpenError::Foreign { path: path.to_owned(), expected: schema.name, found };
     let own = match transaction.open_table(definition(METADATA)) {
         Ok(own) => own,
-        Err(TableError::Storage(error)) => return Err(damaged(path, error.into())),
+        Err(TableError::Storage(error)) => return Err(OpenError::damaged(path, error)),
         Err(_) => return Err(foreign("another program's database".into())),
     };
     let text = |key: &[u8]| {
-        let value = own.get(key).map_err(|error| damaged(path, error.into()))?;
+        let value = own.get(key).map_err(|error| OpenError::damaged(path, error))?;
         Ok(value.map(|value| String::from_utf8_lossy(value.value()).into_owned()))
     };
     let name = text(NAME)?.unwrap_or_default();
@@ -192,7 +176,8 @@ pub(crate) fn explain(error: DatabaseError, path: &Path, schema: &Schema) -> Ope
     let path = path.to_owned();
     match error {
         DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path },
-        DatabaseError::Storage(StorageError::Io(source)) if is_of_the_system(&source) => {
+        // redb's own I/O errors, such as for a wrong magic number, have no OS error number.
+        DatabaseError::Storage(StorageError::Io(source)) if source.raw_os_error().is_some() => {
             OpenError::Io { doing: "read", path, source }
         }
         DatabaseError::UpgradeRequired(version) => OpenError::Foreign {
@@ -202,13 +187,4 @@ pub(crate) fn explain(error: DatabaseError, path: &Path, schema: &Schema) -> Ope
         },
         error => OpenError::Damaged { path, source: error.into() },
     }
-}
-
-/// redb's own I/O errors, such as for a wrong magic number, have no OS error number.
-fn is_of_the_system(error: &std::io::Error) -> bool {
-    error.raw_os_error().is_some()
-}
-
-fn damaged(path: &Path, error: redb::Error) -> OpenError {
-    OpenError::Damaged { path: path.to_owned(), source: error.into() }
 }

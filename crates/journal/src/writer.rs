@@ -10,10 +10,10 @@ use std::{
         Arc,
         mpsc::{Receiver, Sender},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{Change, OpenError, ReadError, Rows, WriteError, error::Cause, store::Store};
@@ -23,14 +23,13 @@ const GROUP: usize = 512;
 
 pub(crate) enum Message {
     Read { table: &'static str, answer: Sender<Result<Rows, ReadError>> },
-    Write { changes: Vec<Change>, answer: Option<Answer>, queued: Instant },
+    Write { changes: Vec<Change>, answer: Answer, queued: Instant },
 }
 
 type Answer = oneshot::Sender<Result<(), WriteError>>;
 
 #[derive(Default)]
 struct Group {
-    commits: u64,
     changes: Vec<Change>,
     answers: Vec<Answer>,
 }
@@ -45,14 +44,12 @@ pub struct Statistics {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    problem: Option<WriteError>,
+pub(crate) struct Health {
+    /// The error of the latest transaction.
+    pub(crate) problem: Option<WriteError>,
     /// When the oldest write in progress was queued; queued writes are younger. `None`: no write is in progress.
-    waiting_since: Option<Instant>,
-    statistics: Statistics,
+    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) statistics: Statistics,
 }
 
 /// Reopens the store.
@@ -66,11 +63,11 @@ pub(crate) struct Writer {
     /// Inverse changes of the failed transaction. The file may contain the transaction even so, if only the sync
     /// failed.
     undo: Vec<Change>,
-    health: Arc<Health>,
+    health: Arc<Mutex<Health>>,
 }
 
 impl Writer {
-    pub(crate) fn new(store: Store, open: Open, path: &Path, health: Arc<Health>) -> Self {
+    pub(crate) fn new(store: Store, open: Open, path: &Path, health: Arc<Mutex<Health>>) -> Self {
         Self { store: Some(store), open, path: path.into(), undo: Vec::new(), health }
     }
 
@@ -84,7 +81,7 @@ impl Writer {
                     let _ = answer.send(self.read(table));
                 }
                 Message::Write { changes, answer, queued } => {
-                    self.health.begin(queued);
+                    self.health.lock().waiting_since = Some(queued);
                     let mut group = Group::default();
                     group.add(changes, answer);
                     // A read ends the group, so that it sees the commits before it and none after it.
@@ -106,10 +103,26 @@ impl Writer {
             WriteError::Failed { path, source }
         });
         // Before the answers, so that a caller with an error already finds it in `problem`.
-        self.health.note(&result, group.commits);
+        self.note(&result, group.answers.len() as u64);
         for answer in group.answers {
             // The caller may have stopped waiting.
             let _ = answer.send(result.clone());
+        }
+    }
+
+    fn note(&self, result: &Result<(), WriteError>, commits: u64) {
+        let mut health = self.health.lock();
+        health.waiting_since = None;
+        health.problem = result.as_ref().err().cloned();
+        match result {
+            Ok(()) => {
+                health.statistics.commits += commits;
+                health.statistics.transactions += 1;
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(error).map(ToString::to_string);
+                tracing::error!(%error, cause, commits, "a journal transaction failed");
+            }
         }
     }
 
@@ -140,10 +153,9 @@ impl Writer {
 }
 
 impl Group {
-    fn add(&mut self, changes: Vec<Change>, answer: Option<Answer>) {
-        self.commits += 1;
+    fn add(&mut self, changes: Vec<Change>, answer: Answer) {
         self.changes.extend(changes);
-        self.answers.extend(answer);
+        self.answers.push(answer);
     }
 
     /// Adds the waiting commits up to the first message of another kind, which it returns.
@@ -155,43 +167,5 @@ impl Group {
             }
         }
         None
-    }
-}
-
-impl Health {
-    pub(crate) fn problem(&self) -> Option<WriteError> {
-        self.lock().problem.clone()
-    }
-
-    pub(crate) fn waiting(&self) -> Option<Duration> {
-        self.lock().waiting_since.map(|since| since.elapsed())
-    }
-
-    pub(crate) fn statistics(&self) -> Statistics {
-        self.lock().statistics
-    }
-
-    fn begin(&self, queued: Instant) {
-        self.lock().waiting_since = Some(queued);
-    }
-
-    fn note(&self, result: &Result<(), WriteError>, commits: u64) {
-        let mut state = self.lock();
-        state.waiting_since = None;
-        state.problem = result.as_ref().err().cloned();
-        match result {
-            Ok(()) => {
-                state.statistics.commits += commits;
-                state.statistics.transactions += 1;
-            }
-            Err(error) => {
-                let cause = std::error::Error::source(error).map(ToString::to_string);
-                tracing::error!(%error, cause, commits, "a journal transaction failed");
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
     }
 }

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 type Lock = tokio::sync::Mutex<()>;
@@ -54,7 +54,7 @@ impl<K: Clone + Eq + Hash> KeyedLocks<K> {
     }
 
     fn of(&self, key: &K) -> Arc<Lock> {
-        let mut locks = self.all();
+        let mut locks = self.locks.lock();
         if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
             return lock;
         }
@@ -66,10 +66,6 @@ impl<K: Clone + Eq + Hash> KeyedLocks<K> {
         let lock = Arc::default();
         locks.insert(key.clone(), Arc::downgrade(&lock));
         lock
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<K, Weak<Lock>>> {
-        self.locks.lock()
     }
 }
 
@@ -108,7 +104,7 @@ mod tests {
         for key in 1..10_000 {
             drop(locks.lock(&key).await);
         }
-        assert!(locks.all().len() < 16);
+        assert!(locks.locks.lock().len() < 16);
         let mut again = Box::pin(locks.lock(&0));
         assert!(poll!(&mut again).is_pending(), "a lock that is held is kept");
         drop(held);

@@ -60,20 +60,11 @@ impl Calls {
         let known = self.known.iter().map(|(name, answers)| (name.as_str(), answers));
         known.chain([(OTHER, &self.other)])
     }
-
-    /// The numbers of calls as a metric.
-    pub(crate) fn answers(self: &Arc<Self>) -> impl EncodeMetric + fmt::Debug + use<> {
-        Numbers(Arc::clone(self))
-    }
-
-    /// The durations of calls as a metric.
-    pub(crate) fn durations(self: &Arc<Self>) -> impl EncodeMetric + fmt::Debug + use<> {
-        Durations(Arc::clone(self))
-    }
 }
 
+/// The numbers of calls as a metric.
 #[derive(Debug)]
-struct Numbers(Arc<Calls>);
+pub(crate) struct Numbers(pub(crate) Arc<Calls>);
 
 impl EncodeMetric for Numbers {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
@@ -92,8 +83,9 @@ impl EncodeMetric for Numbers {
     }
 }
 
+/// The durations of calls as a metric.
 #[derive(Debug)]
-struct Durations(Arc<Calls>);
+pub(crate) struct Durations(pub(crate) Arc<Calls>);
 
 impl EncodeMetric for Durations {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {

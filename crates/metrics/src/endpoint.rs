@@ -4,6 +4,7 @@ use std::{
     future::Future,
     io,
     net::{self, SocketAddr},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -26,7 +27,6 @@ use tokio::{
 
 use crate::Page;
 
-/// The only path.
 const PATH: &str = "/metrics";
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -96,6 +96,7 @@ impl Endpoint {
             Some(listener) => listener,
             None => open_when_possible(self.address).await,
         };
+        let look: Look = Box::new(move || Box::pin(look()));
         let pages = Arc::new(Pages { look, latest: Mutex::default() });
         let mut connections = JoinSet::new();
         loop {
@@ -133,19 +134,18 @@ async fn open_when_possible(address: SocketAddr) -> TcpListener {
     }
 }
 
+/// Builds a page of the program's state.
+type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Page> + Send>> + Send + Sync>;
+
 /// The page that all scrapes share.
-struct Pages<L> {
-    look: L,
+struct Pages {
+    look: Look,
     /// The time of the latest page, and its text. Locked while a page is built, so that concurrent scrapes wait for
     /// that page.
     latest: Mutex<Option<(Instant, Bytes)>>,
 }
 
-impl<L, F> Pages<L>
-where
-    L: Fn() -> F,
-    F: Future<Output = Page>,
-{
+impl Pages {
     async fn text(&self) -> Result<Bytes, fmt::Error> {
         let mut latest = self.latest.lock().await;
         if let Some((made_at, text)) = &*latest
@@ -160,11 +160,7 @@ where
 }
 
 /// Serves one request on one connection.
-async fn serve_one<L, F>(stream: TcpStream, pages: Arc<Pages<L>>)
-where
-    L: Fn() -> F,
-    F: Future<Output = Page>,
-{
+async fn serve_one(stream: TcpStream, pages: Arc<Pages>) {
     let service = service_fn(|request| {
         let pages = Arc::clone(&pages);
         async move { Ok::<_, Infallible>(answer(&request, &pages).await) }
@@ -182,11 +178,7 @@ where
     }
 }
 
-async fn answer<L, F>(request: &Request<Incoming>, pages: &Pages<L>) -> Response<Full<Bytes>>
-where
-    L: Fn() -> F,
-    F: Future<Output = Page>,
-{
+async fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Bytes>> {
     if request.uri().path() != PATH {
         return plain(StatusCode::NOT_FOUND, "not found: the only path is /metrics\n");
     }

@@ -11,9 +11,11 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::{Calls, Phases};
+use crate::{
+    Calls, Phases,
+    calls::{Durations, Numbers},
+};
 
-/// Prefix of all metric names.
 const PREFIX: &str = "dpu_offload";
 
 /// A label's name and value. Values must come from a bounded set, such as states or names in the configuration: a
@@ -73,12 +75,12 @@ impl Page {
 
     /// Adds calls: `<scope>_calls_total` and `<scope>_call_duration_seconds`.
     pub fn calls(&mut self, scope: &str, help: &str, calls: &Arc<Calls>) {
-        self.0.register(format!("{scope}_calls"), help, calls.answers());
+        self.0.register(format!("{scope}_calls"), help, Numbers(Arc::clone(calls)));
         self.0.register_with_unit(
             format!("{scope}_call_duration"),
             "Time from the call to its answer",
             Unit::Seconds,
-            calls.durations(),
+            Durations(Arc::clone(calls)),
         );
     }
 

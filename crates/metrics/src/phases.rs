@@ -11,26 +11,16 @@ use prometheus_client::{
 };
 use traces::Instrument;
 
-/// Upper bounds of the duration buckets: kernel operations take some tenths of a millisecond, waits for hardware some
-/// seconds.
-const BOUNDS: [Duration; 16] = [
-    Duration::from_micros(100),
-    Duration::from_micros(250),
-    Duration::from_micros(500),
-    Duration::from_millis(1),
-    Duration::from_micros(2500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_millis(2500),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
+/// Upper bounds of the duration buckets, in microseconds: kernel operations take some tenths of a millisecond, waits
+/// for hardware some seconds.
+const BOUNDS_US: [u64; 16] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
+
+fn bounds() -> impl Iterator<Item = Duration> {
+    BOUNDS_US.into_iter().map(Duration::from_micros)
+}
 
 /// Durations of the phases of a repeated operation. The phases' names are fixed. Clones share the durations.
 #[derive(Clone, Debug)]
@@ -84,12 +74,12 @@ impl EncodeMetric for Phases {
 pub struct PhaseDurations {
     sum: Duration,
     /// Counts per bucket. The last one counts durations beyond all bounds.
-    counts: [u64; BOUNDS.len() + 1],
+    counts: [u64; BOUNDS_US.len() + 1],
 }
 
 impl PhaseDurations {
     fn note(&mut self, duration: Duration) {
-        let bucket = BOUNDS.partition_point(|bound| *bound < duration);
+        let bucket = bounds().take_while(|bound| *bound < duration).count();
         self.counts[bucket] += 1;
         self.sum += duration;
     }
@@ -112,11 +102,11 @@ impl PhaseDurations {
             *sum += count;
             Some(*sum)
         });
-        BOUNDS.into_iter().zip(up_to)
+        bounds().zip(up_to)
     }
 
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let bounds = BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
+        let bounds = bounds().map(|bound| bound.as_secs_f64()).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.counts).collect();
         encoder.encode_histogram::<NoLabelSet>(self.sum.as_secs_f64(), self.count(), &buckets, None)
     }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ipnetwork::IpNetwork;
+use netlink::UnknownName;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error, Visitor},
@@ -72,16 +73,12 @@ impl AllowedProtocol {
     }
 }
 
-/// The text names no protocol.
-#[derive(Debug, thiserror::Error)]
-#[error("must be \"tcp\", \"udp\", \"sctp\" or \"icmp\"")]
-pub struct ParseAllowedProtocolError;
-
 impl FromStr for AllowedProtocol {
-    type Err = ParseAllowedProtocolError;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, ParseAllowedProtocolError> {
-        Self::ALL.into_iter().find(|it| it.name() == text).ok_or(ParseAllowedProtocolError)
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let found = Self::ALL.into_iter().find(|protocol| protocol.name() == text);
+        found.ok_or(UnknownName("\"tcp\", \"udp\", \"sctp\" or \"icmp\""))
     }
 }
 
@@ -196,7 +193,7 @@ impl IngressRule {
 impl fmt::Display for IngressRule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.from {
-            None => out.write_str("anybody")?,
+            None => out.write_str("any")?,
             Some(from) if from.is_empty() => out.write_str("none")?,
             Some(from) => out.write_str(&list(from))?,
         }
@@ -297,7 +294,7 @@ mod tests {
         let [to_ports, to_all, to_none] = &reported[..] else { panic!("{reported:?}") };
         assert!(to_ports.starts_with("10.2.0.0/16 10.7.0.0/16 fd00:2::/64 "), "{to_ports}");
         assert!(to_ports.ends_with(" tcp 80 8000-8031"), "{to_ports}");
-        assert!(to_all.starts_with("anybody") && to_all.ends_with("icmp"), "{to_all}");
+        assert!(to_all.starts_with("any") && to_all.ends_with("icmp"), "{to_all}");
         assert!(to_none.starts_with("none"), "{to_none}");
         assert_eq!(found.iter().map(IngressRule::combinations).collect::<Vec<_>>(), [6, 2, 0]);
         assert_eq!(ingress_rules_of(&[]), None);

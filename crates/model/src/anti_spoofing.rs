@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use ipnetwork::IpNetwork;
-use netlink::MacAddress;
+use netlink::{MacAddress, UnknownName};
 use serde::{Deserialize, Serialize};
 
 /// What the guard checks of a pod's frames.
@@ -41,24 +41,19 @@ impl AntiSpoofing {
     }
 }
 
-/// The text names no level.
-#[derive(Debug, thiserror::Error)]
-#[error("must be \"full\", \"mac\" or \"off\"")]
-pub struct ParseAntiSpoofingError;
-
 impl FromStr for AntiSpoofing {
-    type Err = ParseAntiSpoofingError;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, ParseAntiSpoofingError> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         let all = [Self::Off, Self::Mac, Self::Full];
-        all.into_iter().find(|it| it.name() == text).ok_or(ParseAntiSpoofingError)
+        let found = all.into_iter().find(|level| level.name() == text);
+        found.ok_or(UnknownName("\"full\", \"mac\" or \"off\""))
     }
 }
 
 /// A source that a pod may send from in addition to its own addresses, such as a router that several pods
 /// implement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A MAC address.
     Mac(MacAddress),
@@ -104,19 +99,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl TryFrom<String> for Source {
-    type Error = ParseSourceError;
-
-    fn try_from(text: String) -> Result<Self, ParseSourceError> {
-        text.parse()
-    }
-}
-
-impl From<Source> for String {
-    fn from(source: Source) -> Self {
-        source.to_string()
-    }
-}
+netlink::serde_as_text!(Source);
 
 /// The MAC addresses among the sources.
 pub fn macs(sources: &BTreeSet<Source>) -> impl Iterator<Item = MacAddress> {

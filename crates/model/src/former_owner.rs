@@ -5,7 +5,7 @@ use std::sync::Arc;
 use netlink::MacAddress;
 use serde::{Deserialize, Serialize};
 
-use super::{AttachSpec, HostName, Record};
+use super::{AttachSpec, HostName, InterfaceRequest, Record};
 
 /// The former owner of an address. During the cool-down only this owner can get the address again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl FormerOwner {
     /// address.
     #[must_use]
     pub fn asks(&self, spec: &AttachSpec) -> bool {
-        let AttachSpec { key, pod, mac, .. } = spec;
+        let AttachSpec { key, pod, interface: InterfaceRequest { mac, .. }, .. } = spec;
         let is_container = (&self.host, &self.container_id) == (&key.host, &key.container_id);
         let is_pod = !self.pod_name.is_empty()
             && (&self.pod_namespace, &self.pod_name) == (&pod.namespace, &pod.name);

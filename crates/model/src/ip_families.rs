@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 
 /// The IP families that a pod requests on one interface. Neither: no address.
@@ -24,5 +25,17 @@ impl IpFamilies {
             IpAddr::V4(_) => self.ipv4,
             IpAddr::V6(_) => self.ipv6,
         }
+    }
+}
+
+impl From<IpFamilies> for v1::IpFamilies {
+    fn from(IpFamilies { ipv4, ipv6 }: IpFamilies) -> Self {
+        Self { ipv4, ipv6 }
+    }
+}
+
+impl From<v1::IpFamilies> for IpFamilies {
+    fn from(v1::IpFamilies { ipv4, ipv6 }: v1::IpFamilies) -> Self {
+        Self { ipv4, ipv6 }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 
 /// A protocol above IP that has ports.
@@ -78,6 +79,17 @@ impl PortMapping {
     #[must_use]
     pub fn one_address(&self) -> Option<IpAddr> {
         self.host_ip.filter(|ip| !ip.is_unspecified())
+    }
+}
+
+impl From<PortMapping> for v1::PortMapping {
+    fn from(mapping: PortMapping) -> Self {
+        Self {
+            host_port: mapping.host_port.into(),
+            container_port: mapping.container_port.into(),
+            protocol: mapping.protocol.name().into(),
+            host_ip: mapping.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+        }
     }
 }
 

@@ -33,10 +33,10 @@ impl HostRights {
         network: &Network,
         prefix: &[u8],
     ) -> Result<(), Failure> {
-        self.check_found(&spec.key.host, spec.network.as_deref(), network)?;
+        self.check_found(&spec.key.host, spec.interface.named_network(), network)?;
         check_namespace(spec, network)?;
         check_sources(spec, network)?;
-        spec.mac.map_or(Ok(()), |mac| self.check_mac(spec, mac, prefix))
+        spec.interface.mac.map_or(Ok(()), |mac| self.check_mac(spec, mac, prefix))
     }
 
     /// Whether the host may use the network of that name.
@@ -97,7 +97,7 @@ fn check_sources(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
         !network.anti_spoofing.looks_at(**source)
             || sources.any(|allowed| source.is_within(*allowed))
     };
-    match spec.asked_sources.iter().find(|source| !is_allowed(source)) {
+    match spec.interface.allowed_sources.iter().find(|source| !is_allowed(source)) {
         Some(source) => {
             let message = format!("pods of network {} may not send from {source}", network.name);
             Err(Failure::new(Reason::SourceNotAllowed, message))

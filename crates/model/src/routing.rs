@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
 
 use ipnetwork::IpNetwork;
+use netlink::{RouteKind, RouteScope};
 use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 
@@ -90,94 +91,6 @@ impl Route {
         self.destination == default.destination
             && self.table_in_force() == default.table_in_force()
             && (self.kind.is_unicast() || self.cost() == default.cost())
-    }
-}
-
-/// The scope of an IPv4 route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RouteScope {
-    /// The destination is anywhere.
-    Global,
-    /// The destination is on the link.
-    Link,
-    /// The destination is the pod itself.
-    Host,
-}
-
-impl RouteScope {
-    const ALL: [Self; 3] = [Self::Global, Self::Link, Self::Host];
-
-    /// The scope's name in the configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Global => "global",
-            Self::Link => "link",
-            Self::Host => "host",
-        }
-    }
-}
-
-/// The text names no scope.
-#[derive(Debug, thiserror::Error)]
-#[error("must be \"global\", \"link\" or \"host\"")]
-pub struct UnknownScope;
-
-impl FromStr for RouteScope {
-    type Err = UnknownScope;
-
-    fn from_str(text: &str) -> Result<Self, UnknownScope> {
-        Self::ALL.into_iter().find(|scope| scope.name() == text).ok_or(UnknownScope)
-    }
-}
-
-/// The kind of a route.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RouteKind {
-    /// Packets are forwarded.
-    #[default]
-    Unicast,
-    /// Packets are dropped without an answer.
-    Blackhole,
-    /// Packets are dropped; the sender gets an ICMP error: destination unreachable.
-    Unreachable,
-    /// Packets are dropped; the sender gets an ICMP error: administratively prohibited.
-    Prohibit,
-}
-
-impl RouteKind {
-    const ALL: [Self; 4] = [Self::Unicast, Self::Blackhole, Self::Unreachable, Self::Prohibit];
-
-    /// The kind's name in the configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unicast => "unicast",
-            Self::Blackhole => "blackhole",
-            Self::Unreachable => "unreachable",
-            Self::Prohibit => "prohibit",
-        }
-    }
-
-    /// Whether packets are forwarded. `&self` because `skip_serializing_if` passes a reference.
-    #[must_use]
-    pub fn is_unicast(&self) -> bool {
-        *self == Self::Unicast
-    }
-}
-
-/// The text names no kind.
-#[derive(Debug, thiserror::Error)]
-#[error("must be \"unicast\", \"blackhole\", \"unreachable\" or \"prohibit\"")]
-pub struct UnknownKind;
-
-impl FromStr for RouteKind {
-    type Err = UnknownKind;
-
-    fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or(UnknownKind)
     }
 }
 

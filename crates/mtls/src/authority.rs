@@ -31,6 +31,7 @@ pub const CERTIFICATE_DAYS: u64 = 90;
 
 /// Why a CA could not be created or read, or a certificate could not be issued.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum AuthorityError {
     /// The trust domain or the name is malformed.
@@ -39,33 +40,18 @@ pub enum AuthorityError {
     /// The file exists and is not overwritten.
     #[error("{} exists already and is not overwritten", .0.display())]
     Exists(PathBuf),
-    /// The folder has no CA.
     #[error("there is no CA in {}: create one with `dpuctl pki init --dir {}`", .0.display(), .0.display())]
     Missing(PathBuf),
-    /// A file cannot be read or written.
     #[error("cannot access {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The CA's certificate was not created by this module.
+    File { path: PathBuf, source: io::Error },
     #[error("{} is no CA certificate made by `dpuctl pki init`: {reason}", path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-        /// What is missing.
-        reason: String,
-    },
-    /// Key and certificate belong to different CAs: only one of the files was replaced.
+    NotOurs { path: PathBuf, reason: String },
     #[error(
         "{} and {} are not of one CA, so that no peer would trust its certificates: restore both from one \
          backup, or create a new CA with `dpuctl pki init --force --dir {}` and issue all certificates again",
         .0.join(CA_KEY).display(), .0.join(CA_CERTIFICATE).display(), .0.display()
     )]
     KeyMismatch(PathBuf),
-    /// A certificate cannot be created.
     #[error("cannot create the certificate")]
     Make(#[from] rcgen::Error),
 }
@@ -145,8 +131,8 @@ impl Authority {
         let certificate = read(&path)?;
         let key = KeyPair::from_pem(&read(&folder.join(CA_KEY))?)?;
         let not_ours = |reason| AuthorityError::NotOurs { path: path.clone(), reason };
-        let trust_domain = trust_domain(&certificate).map_err(not_ours)?;
-        if public_key(&certificate).map_err(not_ours)? != key.subject_public_key_info() {
+        let (trust_domain, public_key) = read_certificate(&certificate).map_err(not_ours)?;
+        if public_key != key.subject_public_key_info() {
             return Err(AuthorityError::KeyMismatch(folder.into()));
         }
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
@@ -237,25 +223,18 @@ fn params(common_name: &str, validity: Validity) -> CertificateParams {
     params
 }
 
-/// The trust domain in a CA certificate of this module.
-fn trust_domain(certificate: &str) -> Result<String, String> {
+/// The trust domain and the public key (SubjectPublicKeyInfo, DER) in a CA certificate of this module.
+fn read_certificate(certificate: &str) -> Result<(String, Vec<u8>), String> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
         .map_err(|error| error.to_string())?;
     let facts = Facts::read(&certificate).map_err(|problem| problem.to_string())?;
-    match facts.uris.as_slice() {
-        [uri] => uri.strip_prefix("spiffe://").map(str::to_owned),
+    let trust_domain = match facts.uris.as_slice() {
+        [uri] => uri.strip_prefix("spiffe://").filter(|domain| is_trust_domain(domain)),
         _ => None,
-    }
-    .filter(|domain| is_trust_domain(domain))
-    .ok_or_else(|| "it names no trust domain".into())
-}
-
-/// The certificate's public key: SubjectPublicKeyInfo, DER.
-fn public_key(certificate: &str) -> Result<Vec<u8>, String> {
-    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())
-        .map_err(|error| error.to_string())?;
+    };
+    let trust_domain = trust_domain.ok_or("it names no trust domain")?;
     let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|error| error.to_string())?;
-    Ok(parsed.public_key().raw.to_vec())
+    Ok((trust_domain.to_owned(), parsed.public_key().raw.to_vec()))
 }
 
 fn read(path: &Path) -> Result<String, AuthorityError> {

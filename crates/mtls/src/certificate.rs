@@ -17,6 +17,8 @@ const GRAIN: Duration = Duration::from_secs(1);
 /// Why a certificate has no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateProblem {
+    #[error("no certificate was presented")]
+    Missing,
     #[error("it is no X.509 certificate")]
     Unreadable,
     #[error("it names no SPIFFE identity: it needs one URI in its subject alternative name")]

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::identity::Identity;
@@ -27,17 +27,13 @@ impl ConnectionLimits {
     ) -> Result<ConnectionPermit, &'static str> {
         let slot = Arc::clone(&self.free).try_acquire_owned();
         let slot = slot.map_err(|_| "too many are open")?;
-        let mut open = self.open();
+        let mut open = self.open.lock();
         let count = open.entry(identity.clone()).or_default();
         if *count >= self.per_identity {
             return Err("this identity has too many open");
         }
         *count += 1;
         Ok(ConnectionPermit { limits: Arc::clone(self), identity: identity.clone(), _slot: slot })
-    }
-
-    fn open(&self) -> MutexGuard<'_, HashMap<Identity, usize>> {
-        self.open.lock()
     }
 }
 
@@ -56,7 +52,7 @@ impl fmt::Debug for ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut open = self.limits.open();
+        let mut open = self.limits.open.lock();
         if let Some(count) = open.get_mut(&self.identity) {
             *count -= 1;
             if *count == 0 {

@@ -18,7 +18,7 @@ use std::{
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use tokio::{
     io::AsyncBufReadExt,
@@ -55,9 +55,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A malformed address or DPU name.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The address is not `host:port`.
     #[error("{0:?} is not of the form host:port, such as 192.168.100.2:7443")]
     Address(String),
     /// The DPU's name is malformed.
@@ -67,80 +67,45 @@ pub enum EndpointError {
 
 /// Why a connection could not be opened.
 #[derive(Clone, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The own certificate has expired since it was loaded.
     #[error(
         "this program's certificate {identity} expired on {not_after}: renew it on this machine"
     )]
     OwnExpired {
-        /// Its holder.
         identity: Identity,
         /// Its last moment, RFC 3339.
         not_after: String,
     },
-    /// The TCP connection failed.
     #[error("cannot connect to the DPU at {address}")]
-    Dial {
-        /// The DPU's address.
-        address: Arc<str>,
-        /// The system's error.
-        source: Arc<io::Error>,
-    },
-    /// The attempt exceeded its time limit.
+    Dial { address: Arc<str>, source: Arc<io::Error> },
     #[error("the DPU at {address} did not answer within {deadline:?}")]
-    TooSlow {
-        /// The DPU's address.
-        address: Arc<str>,
-        /// The time limit.
-        deadline: Duration,
-    },
-    /// This side refuses the server's certificate.
+    TooSlow { address: Arc<str>, deadline: Duration },
     #[error("the server at {address} shows a certificate that is refused: {reason}")]
-    ServerRefused {
-        /// The DPU's address.
-        address: Arc<str>,
-        /// Why it is refused.
-        reason: String,
-    },
+    ServerRefused { address: Arc<str>, reason: String },
     /// The DPU's certificate has expired and is valid otherwise.
     #[error("the certificate of {dpu} at {address} expired on {not_after}: renew it on the DPU")]
     DpuExpired {
-        /// The DPU's address.
         address: Arc<str>,
-        /// Its holder.
         dpu: Identity,
         /// Its last moment, RFC 3339.
         not_after: String,
     },
-    /// The DPU refuses the own certificate.
     #[error(
         "the DPU at {address} refused this program's certificate {identity}: {reason} (alert {alert})"
     )]
     OwnRefused {
-        /// The DPU's address.
         address: Arc<str>,
-        /// The holder of the refused certificate.
         identity: Identity,
         /// The most likely meaning of the alert.
         reason: &'static str,
-        /// The TLS alert.
         alert: String,
     },
-    /// The DPU closed the connection right after the handshake.
     #[error("the DPU at {address} closed the connection at once; it may be at its limit")]
-    Closed {
-        /// The DPU's address.
-        address: Arc<str>,
-    },
-    /// TLS failed for another reason.
+    Closed { address: Arc<str> },
     #[error("the TLS handshake with {address} failed")]
-    Tls {
-        /// The DPU's address.
-        address: Arc<str>,
-        /// The TLS error.
-        source: Arc<io::Error>,
-    },
+    Tls { address: Arc<str>, source: Arc<io::Error> },
 }
 
 impl ConnectError {
@@ -178,7 +143,7 @@ pub struct Connector {
     dpu: Identity,
     deadline: Duration,
     pause: Arc<Mutex<Pause>>,
-    latest: Arc<Mutex<Option<Lifetime>>>,
+    pub(crate) latest: Arc<Mutex<Option<Lifetime>>>,
 }
 
 /// Backoff while the DPU is not reachable. Only one caller per delay tries; the others get its error at once instead of
@@ -249,20 +214,15 @@ impl Connector {
             .keep_alive_while_idle(true)
     }
 
-    /// The lifetime of the latest connection.
-    pub(crate) fn latest(&self) -> MutexGuard<'_, Option<Lifetime>> {
-        self.latest.lock()
-    }
-
     async fn open(self) -> Result<TokioIo<ClientStream>, ConnectError> {
         if let Some(error) = self.paused() {
             return Err(error);
         }
         // One limit for dialling, TLS and the first bytes: a DPU can hang in each of them.
-        let opened = match timeout(self.deadline, self.attempt()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(self.too_slow()),
-        };
+        let opened = timeout(self.deadline, self.attempt()).await.unwrap_or_else(|_| {
+            let (address, deadline) = (Arc::clone(&self.address), self.deadline);
+            Err(ConnectError::TooSlow { address, deadline })
+        });
         self.remember(opened.as_ref().err());
         opened.map(TokioIo::new)
     }
@@ -275,9 +235,10 @@ impl Connector {
         let begun = SystemTime::now();
         let mut stream = self.handshake(&own, stream).await?;
         self.await_first_bytes(&mut stream).await?;
-        let term = self.term(&stream, begun)?;
+        let term = Term::of(stream.get_ref().1.peer_certificates(), begun)
+            .map_err(|problem| self.tls_failed(io::Error::other(problem)))?;
         // Either side closes the connection when the first certificate of the other expires.
-        *self.latest() = Some(Lifetime::until(term.end().min(own.first_end())));
+        *self.latest.lock() = Some(Lifetime::until(term.end().min(own.first_end())));
         Ok(ClientStream { stream, term })
     }
 
@@ -331,14 +292,6 @@ impl Connector {
         }
     }
 
-    /// The end of the chain that the verifier accepted.
-    fn term(&self, stream: &TlsStream<TcpStream>, begun: SystemTime) -> Result<Term, ConnectError> {
-        let shown = stream.get_ref().1.peer_certificates();
-        let none = || self.tls_failed(io::Error::other("the server showed no certificate"));
-        Term::of(shown.ok_or_else(none)?, begun)
-            .map_err(|problem| self.tls_failed(io::Error::other(problem)))
-    }
-
     fn paused(&self) -> Option<ConnectError> {
         let pause = self.pause.lock();
         let (until, error) = pause.over.as_ref()?;
@@ -354,10 +307,6 @@ impl Connector {
         };
         pause.length = (pause.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         pause.over = Some((Instant::now() + pause.length, error.clone()));
-    }
-
-    fn too_slow(&self) -> ConnectError {
-        ConnectError::TooSlow { address: Arc::clone(&self.address), deadline: self.deadline }
     }
 
     fn dial_failed(&self, error: io::Error) -> ConnectError {

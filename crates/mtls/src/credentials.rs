@@ -25,7 +25,6 @@ use crate::{
 pub struct Credentials(Arc<Inner>);
 
 struct Inner {
-    /// Digest of the files.
     digest: String,
     identity: Identity,
     validity: Validity,

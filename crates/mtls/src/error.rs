@@ -27,63 +27,31 @@ impl fmt::Display for Item {
 
 /// Why credentials are refused. Each text names the file and what to do.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// A file cannot be read.
     #[error("cannot read {item} {}", path.display())]
-    Read {
-        /// Which file.
-        item: Item,
-        /// Its path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A file has invalid content.
+    Read { item: Item, path: PathBuf, source: io::Error },
     #[error("{item} {} can't be used: {reason}", path.display())]
-    Unusable {
-        /// Which file.
-        item: Item,
-        /// Its path.
-        path: PathBuf,
-        /// What is wrong with the content.
-        reason: String,
-    },
+    Unusable { item: Item, path: PathBuf, reason: String },
     /// Other users can read or change the key. The group of a key of root may read it.
     #[error(
         "private key {} has mode {mode:04o}, which lets others read or change it: \
          run `chmod 600` on it", path.display()
     )]
-    KeyOpen {
-        /// The key's path.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// All users can change a certificate or the CA file.
+    KeyOpen { path: PathBuf, mode: u32 },
     #[error(
         "{item} {} has mode {mode:04o}, which lets other users change it: run `chmod o-w` on it",
         path.display()
     )]
-    Writable {
-        /// Which file.
-        item: Item,
-        /// Its path.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// Another user owns a file and so can change it.
+    Writable { item: Item, path: PathBuf, mode: u32 },
     #[error(
         "{item} {} belongs to user {owner}, who can change it: run `chown {user}` on it",
         path.display()
     )]
     Owner {
-        /// Which file.
         item: Item,
-        /// Its path.
         path: PathBuf,
-        /// Its owner.
         owner: u32,
         /// Required owner, unless root owns it.
         user: u32,
@@ -93,85 +61,45 @@ pub enum CredentialsError {
         "private key {} does not belong to certificate {}: replace both together",
         key.display(), certificate.display()
     )]
-    KeyMismatch {
-        /// The key's path.
-        key: PathBuf,
-        /// The certificate's path.
-        certificate: PathBuf,
-    },
-    /// The certificate has expired.
+    KeyMismatch { key: PathBuf, certificate: PathBuf },
     #[error("certificate {} ({subject}) expired on {not_after}: renew it", path.display())]
     Expired {
-        /// The certificate's path.
         path: PathBuf,
-        /// Its subject.
         subject: String,
         /// Its last moment, RFC 3339.
         not_after: String,
     },
-    /// The certificate is not valid yet.
     #[error(
         "certificate {} ({subject}) is valid only from {not_before}: check this machine's clock",
         path.display()
     )]
     NotYetValid {
-        /// The certificate's path.
         path: PathBuf,
-        /// Its subject.
         subject: String,
         /// Its first moment, RFC 3339.
         not_before: String,
     },
-    /// The own CA does not verify the certificate.
     #[error(
         "certificate {} ({subject}) does not pass under CA file {}: {reason}",
         path.display(), ca.display()
     )]
     Untrusted {
-        /// The certificate's path.
         path: PathBuf,
-        /// Its subject.
         subject: String,
-        /// The CA file's path.
         ca: PathBuf,
-        /// Why it is not verified.
         reason: String,
         /// Whether an intermediate certificate has expired or is not valid yet.
         is_of_dates: bool,
     },
-    /// The certificate belongs to another trust domain than the configured one.
     #[error(
         "certificate {} belongs to {identity}, which is outside the configured trust domain \
          {trust_domain:?}", path.display()
     )]
-    TrustDomain {
-        /// The certificate's path.
-        path: PathBuf,
-        /// The identity in the certificate.
-        identity: Identity,
-        /// The configured trust domain.
-        trust_domain: String,
-    },
-    /// This program cannot use the certificate's role.
+    TrustDomain { path: PathBuf, identity: Identity, trust_domain: String },
     #[error("certificate {} belongs to {identity}; this program needs one of role {wanted}", path.display())]
-    Role {
-        /// The certificate's path.
-        path: PathBuf,
-        /// The identity in the certificate.
-        identity: Identity,
-        /// The accepted roles.
-        wanted: String,
-    },
-    /// A replaced certificate has another identity.
+    Role { path: PathBuf, identity: Identity, wanted: String },
     #[error("certificate {} belongs to {found}, but this program runs as {expected}: restart it to change its identity", path.display())]
-    OtherIdentity {
-        /// The certificate's path.
-        path: PathBuf,
-        /// The identity in the new certificate.
-        found: Identity,
-        /// The identity in the previous certificate.
-        expected: Identity,
-    },
+    OtherIdentity { path: PathBuf, found: Identity, expected: Identity },
 }
 
 impl CredentialsError {

@@ -47,10 +47,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Reads the files of `settings`.
-    ///
-    /// # Errors
-    /// [`CredentialsError`] if a file cannot be read or other users could change it.
+    /// Fails if a file cannot be read or other users could change it.
     pub(crate) fn read(settings: &TlsSettings) -> Result<Self, CredentialsError> {
         Ok(Self {
             ca: read(Item::Ca, &settings.ca)?,
@@ -59,13 +56,11 @@ impl Files {
         })
     }
 
-    /// A digest of all three files.
     pub(crate) fn digest(&self) -> String {
         [&self.ca, &self.certificate, &self.key].map(|content| sha256(content)).concat()
     }
 }
 
-/// The own certificate with its key.
 pub(crate) struct OwnCertificate {
     pub certified_key: CertifiedKey,
     pub facts: Facts,
@@ -74,7 +69,6 @@ pub(crate) struct OwnCertificate {
     pub identity: Identity,
 }
 
-/// The trusted CA certificates.
 pub(crate) struct Trusted {
     pub roots: Arc<RootCertStore>,
     /// The validity of the certificate that expires first.
@@ -94,7 +88,6 @@ pub(crate) fn trusted(settings: &TlsSettings, files: &Files) -> Result<Trusted, 
     Ok(Trusted { roots: Arc::new(roots), validity })
 }
 
-/// The verifier of clients, for a server with this CA.
 pub(crate) fn client_verifier(
     settings: &TlsSettings,
     roots: &Arc<RootCertStore>,

@@ -112,21 +112,18 @@ impl FromStr for Identity {
 
 /// Why a text is no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The text has another form.
     #[error("{0:?} is not of the form spiffe://<trust domain>/<role>/<name>")]
     Form(String),
-    /// The role does not exist.
     #[error("{0:?} is no role: the roles are host, dpu, operator and viewer")]
     Role(String),
-    /// The trust domain is malformed.
     #[error(
         "{0:?} is no trust domain: 1 to {NAME_LIMIT} of a-z, 0-9, `.`, `-` and `_`, beginning and \
          ending with a letter or digit"
     )]
     TrustDomain(String),
-    /// The name is malformed.
     #[error(
         "{0:?} is no name: 1 to {NAME_LIMIT} of letters, digits, `.`, `-` and `_`, beginning and \
          ending with a letter or digit"

@@ -1,7 +1,7 @@
 //! A listener that yields only connections with a known peer.
 //!
-//! One task accepts, and each handshake is a task of its own. Locks: `Refusals` has one mutex for the rate limit of its
-//! log; see also [`ConnectionLimits`].
+//! One task accepts, and each handshake is a task of its own. Locks: one mutex for the rate limit of the log of refused
+//! connections; see also [`ConnectionLimits`].
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -71,7 +71,7 @@ struct Acceptor {
     server: Server,
     connections: Arc<ConnectionLimits>,
     unread: Duration,
-    refusals: Arc<Refusals>,
+    refusals: Arc<Mutex<RefusalLog>>,
     accepted: mpsc::Sender<io::Result<ServerStream>>,
 }
 
@@ -100,7 +100,7 @@ impl Acceptor {
             Ok(stream) => stream,
             Err(error) => {
                 self.server.report(&error, address);
-                return self.refusals.log(address, &Chain(&error));
+                return self.log_refusal(address, &Chain(&error));
             }
         };
         match self.connections.admit(&stream.peer().identity) {
@@ -108,7 +108,7 @@ impl Acceptor {
             Ok(permit) => drop(self.accepted.send(Ok(stream.keeping(permit))).await),
             Err(limit) => {
                 let identity = &stream.peer().identity;
-                self.refusals.log(address, &format_args!("{identity}: {limit}"));
+                self.log_refusal(address, &format_args!("{identity}: {limit}"));
             }
         }
     }
@@ -117,26 +117,21 @@ impl Acceptor {
         tcp::prepare(&stream, self.unread).map_err(HandshakeError::Io)?;
         self.server.accept(stream).await
     }
+
+    fn log_refusal(&self, address: SocketAddr, reason: &dyn fmt::Display) {
+        let suppressed = self.refusals.lock().take_turn();
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(%address, %reason, suppressed, "connection refused");
+        }
+    }
 }
 
-/// Logs refused connections, at most one per second: a refused peer can reconnect at once.
-#[derive(Default)]
-struct Refusals(Mutex<RefusalLog>);
-
+/// The rate limit of the log, one refusal per second: a refused peer can reconnect at once.
 #[derive(Default)]
 struct RefusalLog {
     logged_at: Option<Instant>,
     /// Refusals since then.
     suppressed: u64,
-}
-
-impl Refusals {
-    fn log(&self, address: SocketAddr, reason: &dyn fmt::Display) {
-        let suppressed = self.0.lock().take_turn();
-        if let Some(suppressed) = suppressed {
-            tracing::warn!(%address, %reason, suppressed, "connection refused");
-        }
-    }
 }
 
 impl RefusalLog {

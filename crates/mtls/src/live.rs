@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bootstrap::Chain;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep},
@@ -122,11 +122,7 @@ impl LiveCredentials {
     /// Why the latest replacement was refused. `None`: it was not refused.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        self.refusal().as_ref().map(|refusal| refusal.problem.clone())
-    }
-
-    fn refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
-        self.0.refusal.lock()
+        self.0.refusal.lock().as_ref().map(|refusal| refusal.problem.clone())
     }
 
     /// Follows the files, and checks them every `period`. Never returns.
@@ -163,7 +159,7 @@ impl LiveCredentials {
         let files = Files::read(&self.0.settings).ok();
         let are_in_force = files.as_ref().is_some_and(|files| self.current().are_of(files));
         // Refused files are tried again without a change, because their validity may have begun.
-        if are_in_force && !is_forced && self.refusal().is_none() {
+        if are_in_force && !is_forced && self.0.refusal.lock().is_none() {
             return;
         }
         let refused = self.replace().err().map(|error| Refusal {
@@ -191,7 +187,7 @@ impl LiveCredentials {
 
     /// Logs a refusal, unless it was logged before for the same files and reason and no reload was requested.
     fn report(&self, refused: Option<Refusal>, is_forced: bool) {
-        let mut earlier = self.refusal();
+        let mut earlier = self.0.refusal.lock();
         if let Some(Refusal { problem, .. }) = &refused
             && (is_forced || *earlier != refused)
         {
@@ -207,13 +203,9 @@ impl LiveCredentials {
     #[must_use]
     pub fn expired(&self) -> Option<String> {
         let current = self.current();
-        let path = self.0.settings.certificate.display();
-        (SystemTime::now() > current.validity().not_after).then(|| {
-            format!(
-                "certificate {path} expired on {}: renew it",
-                date(current.validity().not_after)
-            )
-        })
+        let (path, end) = (self.0.settings.certificate.display(), current.validity().not_after);
+        (SystemTime::now() > end)
+            .then(|| format!("certificate {path} expired on {}: renew it", date(end)))
     }
 
     /// One sentence if the certificate in force is not valid yet. This means that the clock was set back, because a
@@ -237,15 +229,10 @@ impl LiveCredentials {
     pub fn expiring(&self, ahead: Duration) -> Option<String> {
         let current = self.current();
         let path = self.0.settings.certificate.display();
+        let end = date(current.validity().not_after);
         let is_near = || SystemTime::now() > current.validity().warning_at(ahead);
-        self.expired().or_else(|| {
-            is_near().then(|| {
-                format!(
-                    "certificate {path} expires on {}: renew it",
-                    date(current.validity().not_after)
-                )
-            })
-        })
+        self.expired()
+            .or_else(|| is_near().then(|| format!("certificate {path} expires on {end}: renew it")))
     }
 
     /// Logs a warning when the certificate must be renewed, when it has expired, and every hour in between. Never

@@ -8,7 +8,6 @@ use rustls::{
     version::TLS13,
 };
 
-/// The accepted TLS versions.
 pub(crate) const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// The ALPN name of HTTP/2, the only protocol inside TLS.

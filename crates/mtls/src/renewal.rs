@@ -34,7 +34,7 @@ impl Connector {
 
     /// Waits until the own certificate differs from `shown`, or the DPU's may have been renewed.
     async fn wait_for_renewal(&self, shown: &Credentials) {
-        let left = self.latest().map(|latest| latest.left(SystemTime::now()));
+        let left = self.latest.lock().map(|latest| latest.left(SystemTime::now()));
         let pause = left.unwrap_or_default() / 10;
         let over = Instant::now() + pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         while self.credentials.current().is(shown) && Instant::now() < over {
@@ -44,7 +44,7 @@ impl Connector {
 
     async fn until_near_end(&self) {
         loop {
-            let (latest, now) = (*self.latest(), SystemTime::now());
+            let (latest, now) = (*self.latest.lock(), SystemTime::now());
             if latest.is_some_and(|latest| latest.is_near_end(now)) {
                 return;
             }
@@ -56,16 +56,16 @@ impl Connector {
     /// Opens another connection. `None`: that failed, or the new one would not last longer than the latest, which then
     /// stays in use.
     async fn connect_for_longer(&self) -> Option<Channel> {
-        let in_force = *self.latest();
+        let in_force = *self.latest.lock();
         let connected = self.connect().await;
         let end = |lifetime: Option<Lifetime>| lifetime.map(|lifetime| lifetime.end);
         match connected {
-            Ok(channel) if end(*self.latest()) > end(in_force) => return Some(channel),
+            Ok(channel) if end(*self.latest.lock()) > end(in_force) => return Some(channel),
             Ok(_) => tracing::debug!("another connection would end with the same certificates"),
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot renew the connection"),
         }
         // A successful attempt has stored its own lifetime, but its connection is dropped here.
-        *self.latest() = in_force;
+        *self.latest.lock() = in_force;
         None
     }
 }
@@ -115,7 +115,7 @@ mod tests {
             let address = listener.local_addr().unwrap().to_string();
             let live = self.live(Role::Host, "node-1");
             let connector = Connector::new(live, &address, "dpu-1", BOUND).unwrap();
-            *connector.latest() = Some(Lifetime::until(SystemTime::now() + left));
+            *connector.latest.lock() = Some(Lifetime::until(SystemTime::now() + left));
             connector
         }
     }
@@ -162,7 +162,7 @@ mod tests {
         let (pki, listener) = (Pki::new(), listen().await);
         let connector = pki.connector(&listener, DAY);
         let now = SystemTime::now();
-        *connector.latest() = Some(Lifetime { opened: now - 60 * DAY, end: now + 30 * DAY });
+        *connector.latest.lock() = Some(Lifetime { opened: now - 60 * DAY, end: now + 30 * DAY });
         assert!(timeout(DAY, connector.renewed()).await.is_err());
         let mut dialled = 0;
         while listener.accept().now_or_never().is_some() {
@@ -189,11 +189,11 @@ mod tests {
     async fn failed_http2_keeps_current_connection() {
         let (pki, listener) = (Pki::new(), listen().await);
         let connector = pki.connector(&listener, HOUR / 2);
-        let in_force = connector.latest().unwrap().end;
+        let in_force = connector.latest.lock().unwrap().end;
         let server = break_off(listener, pki.live(Role::Dpu, "dpu-1"));
         let (renewed, ()) = tokio::join!(connector.connect_for_longer(), server);
         assert!(renewed.is_none());
-        assert_eq!(connector.latest().unwrap().end, in_force);
+        assert_eq!(connector.latest.lock().unwrap().end, in_force);
     }
 
     #[test]

@@ -13,7 +13,6 @@ use std::{
 };
 
 use bootstrap::Chain;
-use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -65,32 +64,22 @@ pub struct RefusedPeer {
 
 /// Why a connection was refused. The texts contain nothing that the peer does not know.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The handshake exceeded the time limit.
     #[error("the TLS handshake was not over after {0:?}")]
     TooSlow(Duration),
-    /// The peer's certificate was refused, or it had none.
     #[error("the peer's certificate is refused: {0}")]
     Certificate(String),
     /// The peer's certificate is refused only for its dates.
     #[error("the peer shows the certificate of {holder}, which is refused: {reason}")]
-    Outdated {
-        /// The identity in the certificate.
-        holder: Identity,
-        /// What is wrong with the dates.
-        reason: String,
-    },
-    /// The peer refuses the own certificate.
+    Outdated { holder: Identity, reason: String },
     #[error("the peer refuses this program's certificate: {0}")]
     ByPeer(&'static str),
-    /// The peer did not offer HTTP/2.
     #[error("the peer does not offer HTTP/2 by ALPN")]
     Protocol,
-    /// TLS failed for another reason.
     #[error("the TLS handshake failed")]
     Tls(#[source] rustls::Error),
-    /// The connection failed.
     #[error("the connection failed during the TLS handshake")]
     Io(#[source] io::Error),
 }
@@ -177,18 +166,12 @@ impl Server {
         if connection.alpn_protocol() != Some(ALPN) {
             return Err(HandshakeError::Protocol);
         }
-        let term = term(connection.peer_certificates(), begun)?;
+        let term = Term::of(connection.peer_certificates(), begun)
+            .map_err(|problem| HandshakeError::Certificate(problem.to_string()))?;
         let (identity, certificate_end) = (term.peer().clone(), term.certificate_end());
         let peer = Peer { identity, address, certificate_end, connection: number };
         Ok(ServerStream { stream, peer, term, is_blocked: false, reader: None, _permit: None })
     }
-}
-
-/// The identity that the verifier admitted, with the end of its chain.
-fn term(chain: Option<&[CertificateDer<'_>]>, begun: SystemTime) -> Result<Term, HandshakeError> {
-    let none = || HandshakeError::Certificate("no certificate was presented".into());
-    Term::of(chain.ok_or_else(none)?, begun)
-        .map_err(|problem| HandshakeError::Certificate(problem.to_string()))
 }
 
 /// A connection with a known peer. It ends when a certificate of the peer's chain expires. While the peer does not read

@@ -34,10 +34,11 @@ pub(crate) struct Term {
 impl Term {
     /// The term of a connection whose peer's `chain` was verified after `begun`.
     pub(crate) fn of(
-        chain: &[CertificateDer<'_>],
+        chain: Option<&[CertificateDer<'_>]>,
         begun: SystemTime,
     ) -> Result<Self, CertificateProblem> {
-        let own = chain.first().ok_or(CertificateProblem::Unreadable)?;
+        let chain = chain.unwrap_or_default();
+        let own = chain.first().ok_or(CertificateProblem::Missing)?;
         let (facts, end) = (Facts::read(own)?, first_end(chain, begun)?);
         let certificate_end = facts.validity.not_after;
         Ok(Self { certificate_end, ..Self::until(end, facts.identity()?, SystemTime::now) })

@@ -262,7 +262,6 @@ impl ClientCertVerifier for ExpectClients {
     }
 }
 
-/// The identity of a verified certificate.
 fn identity(certificate: &CertificateDer<'_>) -> Result<Identity, Refusal> {
     Ok(Facts::read(certificate)?.identity()?)
 }

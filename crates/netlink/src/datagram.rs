@@ -7,6 +7,8 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
+use crate::error::RefusalCause;
+
 #[cfg(test)]
 pub(crate) mod fuzz;
 
@@ -33,7 +35,7 @@ pub(crate) enum Meaning<'a> {
     /// The request was carried out, or the dump is complete.
     Done,
     /// The request was refused.
-    Refused { errno: Errno, sentence: Option<String> },
+    Refused(RefusalCause),
     /// An object, or an event about one.
     Object(Object<'a>),
     /// No content (`NLMSG_NOOP`).
@@ -47,12 +49,6 @@ pub(crate) struct Object<'a> {
     pub(crate) kind: u16,
     /// The bytes after the message's header.
     pub(crate) payload: &'a [u8],
-}
-
-impl Object<'_> {
-    pub(crate) const fn is(&self, kind: u16) -> bool {
-        self.kind == kind
-    }
 }
 
 /// Decodes an object of rtnetlink.
@@ -101,7 +97,10 @@ impl<'a> Message<'a> {
         let code = self.payload.first_chunk().ok_or("an acknowledgement without a code")?;
         Ok(match i32::from_ne_bytes(*code) {
             0 => Meaning::Done,
-            code => Meaning::Refused { errno: Errno::from_raw(code.saturating_neg()), sentence },
+            code => {
+                let errno = Errno::from_raw(code.saturating_neg());
+                Meaning::Refused(RefusalCause::Kernel { errno, sentence })
+            }
         })
     }
 
@@ -215,7 +214,7 @@ mod tests {
 
     fn refused(datagram: &[u8]) -> (Errno, Option<String>) {
         match messages(datagram).next().unwrap().meaning().unwrap() {
-            Meaning::Refused { errno, sentence } => (errno, sentence),
+            Meaning::Refused(RefusalCause::Kernel { errno, sentence }) => (errno, sentence),
             other => panic!("{other:?}"),
         }
     }

@@ -17,42 +17,34 @@ use nix::errno::Errno;
 
 pub use device::{DevlinkDevice, ParseDevlinkError};
 pub use monitor::{DevlinkEvent, DevlinkMonitor};
-pub use port::{DevlinkPort, Flavour, PortFunction, PortNetdev, PortState};
+pub use port::{DevlinkPort, PortVf};
 pub use rate::{Rate, RateChange, RateSubject};
 
 use crate::{
-    error::Error,
+    error::{Error, RefusalCause},
     generic::{self, Family, GenericMessage, of_family},
     mac::MacAddress,
     netns::Netns,
-    socket::{KernelSocket, RefusalCause},
+    socket::KernelSocket,
 };
 use device::{Attributes, Command, device_of, of_device};
 
-/// Mode of a card's eswitch.
+/// Mode of a card's eswitch, with the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EswitchMode {
     /// The card forwards by MAC address and VLAN, configured by the PF's driver.
-    Legacy,
+    Legacy = 0,
     /// Each VF has a representor, and the kernel decides where frames go.
-    Switchdev,
+    Switchdev = 1,
     /// Switchdev, but no traffic passes yet.
-    SwitchdevInactive,
+    SwitchdevInactive = 2,
 }
 
 impl EswitchMode {
     const ALL: [Self; 3] = [Self::Legacy, Self::Switchdev, Self::SwitchdevInactive];
 
-    fn number(self) -> u16 {
-        match self {
-            Self::Legacy => 0,
-            Self::Switchdev => 1,
-            Self::SwitchdevInactive => 2,
-        }
-    }
-
     fn from_number(number: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.number() == number)
+        Self::ALL.into_iter().find(|mode| *mode as u16 == number)
     }
 }
 
@@ -70,15 +62,10 @@ impl fmt::Display for EswitchMode {
 ///
 /// All methods block until the kernel and the card's driver answer. On a real card, a change of the eswitch mode takes
 /// seconds. Methods fail only if the kernel refuses, or does not answer within a minute.
+#[derive(Debug)]
 pub struct Devlink {
     socket: KernelSocket,
     family: u16,
-}
-
-impl fmt::Debug for Devlink {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Devlink").finish_non_exhaustive()
-    }
 }
 
 /// Result of a change: nothing, or the kernel's refusal.
@@ -135,7 +122,7 @@ impl Devlink {
     /// If the kernel refuses the request.
     pub fn set_eswitch_mode(&mut self, device: &DevlinkDevice, mode: EswitchMode) -> Outcome {
         let change = of_device(Request::new().op_eswitch_set_do().into_encoder(), device)
-            .push_eswitch_mode(mode.number());
+            .push_eswitch_mode(mode as u16);
         self.change(change, || format!("set the eswitch mode of {device} to {mode}"))
     }
 
@@ -175,19 +162,6 @@ impl Devlink {
             .push_hw_addr(&mac.0)
             .end_nested();
         self.change(change, || format!("set the MAC address behind devlink port {port} to {mac}"))
-    }
-
-    /// Activates or deactivates the function behind a port.
-    ///
-    /// # Errors
-    /// If the kernel refuses; [`Error::is_unsupported`] for functions without a state, such as VFs.
-    pub fn set_port_state(&mut self, port: &DevlinkPort, state: PortState) -> Outcome {
-        let DevlinkPort { device, index, .. } = port;
-        let change = of_port(Request::new().op_port_set_do().into_encoder(), device, *index)
-            .nested_port_function()
-            .push_state(state.number())
-            .end_nested();
-        self.change(change, || format!("make what is behind devlink port {port} {state}"))
     }
 
     // --- Rates
@@ -279,7 +253,7 @@ impl Devlink {
             let (_command, attributes) = of_family(object)?;
             Ok(read(&Codec::new(attributes)))
         });
-        listed.map_err(|cause| cause.into_error(operation.to_owned()))
+        listed.map_err(|cause| cause.into_error(operation))
     }
 
     fn change(&mut self, command: Command, operation: impl FnOnce() -> String) -> Outcome {
@@ -303,10 +277,10 @@ fn open_family() -> Result<(KernelSocket, Family), Error> {
     match Family::find(&mut socket, PROTONAME_CSTR) {
         Ok(family) => Ok((socket, family)),
         Err(RefusalCause::Kernel { errno: errno @ Errno::ENOENT, .. }) => {
-            let why = "the kernel is built without devlink (CONFIG_NET_DEVLINK)";
-            Err(Error::refused(OPENING, errno, Some(why.to_owned())))
+            let why = "the kernel is built without devlink (CONFIG_NET_DEVLINK)".to_owned();
+            Err(RefusalCause::Kernel { errno, sentence: Some(why) }.into_error(OPENING))
         }
-        Err(cause) => Err(cause.into_error(OPENING.to_owned())),
+        Err(cause) => Err(cause.into_error(OPENING)),
     }
 }
 
@@ -340,8 +314,7 @@ mod tests {
 
     #[test]
     fn eswitch_modes_match_kernel_numbers() {
-        let numbers = EswitchMode::ALL.map(EswitchMode::number);
-        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!(EswitchMode::ALL.map(|mode| mode as u16), [0, 1, 2]);
         assert_eq!(EswitchMode::from_number(1), Some(EswitchMode::Switchdev));
         assert_eq!(EswitchMode::from_number(9), None);
     }

@@ -15,28 +15,26 @@ use nix::errno::Errno;
 #[expect(clippy::error_impl_error, reason = "its users read it as netlink::Error")]
 pub struct Error {
     operation: String,
-    cause: Cause,
+    cause: RefusalCause,
 }
 
 #[derive(Debug)]
-enum Cause {
+pub(crate) enum RefusalCause {
     /// The kernel refused, with a sentence (extended acknowledgement) or only an error number.
-    Refused { errno: Errno, sentence: Option<String> },
+    Kernel { errno: Errno, sentence: Option<String> },
     /// The kernel's answer could not be understood.
     Answer(String),
 }
 
-impl Error {
-    pub(crate) fn refused(
-        operation: impl Into<String>,
-        errno: Errno,
-        sentence: Option<String>,
-    ) -> Self {
-        Self { operation: operation.into(), cause: Cause::Refused { errno, sentence } }
+impl RefusalCause {
+    pub(crate) fn into_error(self, operation: impl Into<String>) -> Error {
+        Error { operation: operation.into(), cause: self }
     }
+}
 
+impl Error {
     pub(crate) fn errno_of(operation: impl Into<String>, errno: Errno) -> Self {
-        Self::refused(operation, errno, None)
+        RefusalCause::Kernel { errno, sentence: None }.into_error(operation)
     }
 
     pub(crate) fn io(operation: impl Into<String>, source: &io::Error) -> Self {
@@ -47,15 +45,15 @@ impl Error {
     }
 
     pub(crate) fn answer(operation: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { operation: operation.into(), cause: Cause::Answer(why.into()) }
+        RefusalCause::Answer(why.into()).into_error(operation)
     }
 
     /// The kernel's error number, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match &self.cause {
-            Cause::Refused { errno, .. } => Some(*errno),
-            Cause::Answer(_) => None,
+            RefusalCause::Kernel { errno, .. } => Some(*errno),
+            RefusalCause::Answer(_) => None,
         }
     }
 
@@ -101,14 +99,22 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "cannot {}: ", self.operation)?;
         match &self.cause {
-            Cause::Refused { sentence: Some(sentence), .. } => out.write_str(sentence),
-            Cause::Refused { errno, sentence: None } => out.write_str(errno.desc()),
-            Cause::Answer(why) => out.write_str(why),
+            RefusalCause::Kernel { sentence: Some(sentence), .. } => out.write_str(sentence),
+            RefusalCause::Kernel { errno, sentence: None } => out.write_str(errno.desc()),
+            RefusalCause::Answer(why) => out.write_str(why),
         }
     }
 }
 
 impl error::Error for Error {}
+
+/// Treats the removal of something that has vanished as done.
+///
+/// # Errors
+/// Any other refusal.
+pub fn gone_is_done(outcome: Result<(), Error>) -> Result<(), Error> {
+    outcome.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
+}
 
 fn is_forbidden(errno: Errno) -> bool {
     matches!(errno, Errno::EPERM | Errno::EACCES)
@@ -120,30 +126,20 @@ fn is_exhausted(errno: Errno) -> bool {
 
 /// Why a path does not lead to a network namespace.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 pub enum NetnsError {
-    /// Nothing exists at the path, or a symbolic link there is broken.
     #[error("there is no network namespace {path}: no such file", path = path.display())]
-    Missing {
-        /// The path that was requested.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// The path leads to something else. Unmounting a namespace leaves a regular file behind.
     #[error("{path} is not a network namespace but {what}", path = path.display())]
     NotANetns {
-        /// The path that was requested.
         path: PathBuf,
         /// What is there, with its article.
         what: &'static str,
     },
-    /// The path could not be opened.
     #[error("cannot open the network namespace {path}: {errno}", path = path.display(), errno = errno.desc())]
-    Unreadable {
-        /// The path that was requested.
-        path: PathBuf,
-        /// The kernel's error number.
-        errno: Errno,
-    },
+    Unreadable { path: PathBuf, errno: Errno },
 }
 
 impl NetnsError {
@@ -180,7 +176,9 @@ mod tests {
 
     #[test]
     fn kernel_sentence_precedes_error_number() {
-        let error = Error::refused("set MTU 5", Errno::EINVAL, Some("too small".into()));
+        let cause =
+            RefusalCause::Kernel { errno: Errno::EINVAL, sentence: Some("too small".into()) };
+        let error = cause.into_error("set MTU 5");
         assert!(error.to_string().ends_with("set MTU 5: too small"), "{error}");
         let numbered = Error::errno_of("set MTU 5", Errno::EINVAL);
         assert!(numbered.to_string().ends_with("set MTU 5: Invalid argument"), "{numbered}");

@@ -9,7 +9,8 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use crate::{
     datagram::{Object, append_message},
-    socket::{KernelSocket, Outgoing, RefusalCause},
+    error::RefusalCause,
+    socket::{KernelSocket, Outgoing},
 };
 
 /// `GENL_ID_CTRL`, the family that describes the other families.

@@ -39,11 +39,13 @@ pub mod nftables;
 mod probe;
 mod request;
 mod route;
+mod route_kind;
 mod rtnl;
 mod rule;
 mod socket;
 mod statistics;
 mod sysctl;
+mod text;
 mod traffic_control;
 mod undecoded;
 mod veth;
@@ -56,10 +58,10 @@ pub use bridge::{Bridge, BridgePort};
 pub use bridge_vlan::BridgeVlan;
 pub use carrier::CarrierWatch;
 pub use devlink::{
-    Devlink, DevlinkDevice, DevlinkEvent, DevlinkMonitor, DevlinkPort, EswitchMode, Flavour,
-    ParseDevlinkError, PortFunction, PortNetdev, PortState, Rate, RateChange, RateSubject,
+    Devlink, DevlinkDevice, DevlinkEvent, DevlinkMonitor, DevlinkPort, EswitchMode,
+    ParseDevlinkError, PortVf, Rate, RateChange, RateSubject,
 };
-pub use error::{Error, NetnsError};
+pub use error::{Error, NetnsError, gone_is_done};
 pub use fdb::FdbEntry;
 pub use ipnetwork::IpNetwork;
 pub use link::Link;
@@ -71,7 +73,8 @@ pub use neighbour::{Neighbour, NeighbourEntry};
 pub use netns::{Netns, NetnsId};
 pub use probe::{Probe, who_else_has, who_has_beyond};
 pub use request::Request;
-pub use route::{Route, RouteKind, Scope};
+pub use route::Route;
+pub use route_kind::{RouteKind, RouteScope, UnknownName};
 pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use statistics::{LinkStatistics, Traffic};

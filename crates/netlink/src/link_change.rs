@@ -1,12 +1,15 @@
 //! Changes of a link.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::{
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd},
+};
 
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    link::{LinkAttribute, LinkMessage},
+    link::{LinkAttribute, LinkFlags, LinkMessage, Prop},
 };
-use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::{
     mac::MacAddress,
@@ -33,23 +36,10 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct LinkChange<'a> {
-    netns: Option<&'a Netns>,
-    new_index: Option<u32>,
-    mac: Option<MacAddress>,
-    mtu: Option<u32>,
-    group: Option<u32>,
-    name: Option<String>,
-    alias: Option<String>,
-    up: Option<bool>,
-    promiscuous: Option<bool>,
-    all_multicast: Option<bool>,
-    arp: Option<bool>,
-    multicast: Option<bool>,
-    dynamic: Option<bool>,
-    broadcast: Option<MacAddress>,
-    queue_length: Option<u32>,
-    master: Option<u32>,
-    without_xdp: Option<XdpMode>,
+    message: LinkMessage,
+    /// The changes for an error message, such as `MTU 9000`.
+    words: Vec<String>,
+    netns: PhantomData<&'a Netns>,
 }
 
 impl<'a> LinkChange<'a> {
@@ -60,203 +50,134 @@ impl<'a> LinkChange<'a> {
 
     /// Moves the link to another namespace. The type's description lists what a move loses.
     pub fn netns(self, netns: &'a Netns) -> Self {
-        Self { netns: Some(netns), ..self }
+        let descriptor = netns.as_fd().as_raw_fd();
+        let words = format!("network namespace {}", netns.id());
+        self.with(LinkAttribute::NetNsFd(descriptor), words)
     }
 
     /// Sets the index after a move. The kernel refuses a taken index with `EBUSY`.
     pub fn new_index(self, index: u32) -> Self {
-        Self { new_index: Some(index), ..self }
+        self.with(LinkAttribute::NewIfIndex(index.cast_signed()), format!("index {index}"))
     }
 
     /// Sets the Ethernet address.
     pub fn mac(self, mac: MacAddress) -> Self {
-        Self { mac: Some(mac), ..self }
+        self.with(LinkAttribute::Address(mac.0.to_vec()), format!("MAC address {mac}"))
     }
 
     /// Sets the MTU, in bytes without the Ethernet header.
     pub fn mtu(self, mtu: u32) -> Self {
-        Self { mtu: Some(mtu), ..self }
+        self.with(LinkAttribute::Mtu(mtu), format!("MTU {mtu}"))
     }
 
     /// Sets the link group.
     pub fn group(self, group: u32) -> Self {
-        Self { group: Some(group), ..self }
+        self.with(LinkAttribute::Group(group), format!("group {group}"))
     }
 
     /// Sets the name: 1 to 15 bytes, or a pattern such as `vf%d` for the first free number. Older kernels refuse to
     /// rename a link that is up.
     pub fn name(self, name: impl Into<String>) -> Self {
-        Self { name: Some(name.into()), ..self }
+        let name = name.into();
+        let words = format!("name {name}");
+        self.with(LinkAttribute::IfName(name), words)
     }
 
     /// Sets the alias, at most 255 bytes; an empty one removes it. The kernel sends no event for a new alias of a link
     /// that is down. A change of the [queue length](Self::queue_length) in the same request triggers one that includes
     /// the alias.
     pub fn alias(self, alias: impl Into<String>) -> Self {
-        Self { alias: Some(alias.into()), ..self }
+        // Built by hand: the kernel expects no closing zero, and an empty value removes the alias.
+        const IFLA_IFALIAS: u16 = 20;
+        let alias = alias.into();
+        let words = format!("alias {alias:?}");
+        self.with(LinkAttribute::Other(DefaultNla::new(IFLA_IFALIAS, alias.into_bytes())), words)
     }
 
     /// Sets the length of the transmit queue, in frames.
     pub fn queue_length(self, frames: u32) -> Self {
-        Self { queue_length: Some(frames), ..self }
+        self.with(LinkAttribute::TxQueueLen(frames), format!("queue length {frames}"))
     }
 
     /// Sets the link up.
     pub fn up(self) -> Self {
-        Self { up: Some(true), ..self }
+        self.with_flag(LinkFlags::Up, true, "state up".to_owned())
     }
 
     /// Sets the link down.
     pub fn down(self) -> Self {
-        Self { up: Some(false), ..self }
+        self.with_flag(LinkFlags::Up, false, "state down".to_owned())
     }
 
     /// Makes the link a port of a bridge. `None` removes it from its master.
     pub fn master(self, bridge: Option<u32>) -> Self {
-        Self { master: Some(bridge.unwrap_or(0)), ..self }
+        let master = bridge.unwrap_or(0);
+        self.with(LinkAttribute::Controller(master), format!("master {master}"))
     }
 
     /// Sets promiscuous mode: the link receives frames for every address.
     pub fn promiscuous(self, on: bool) -> Self {
-        Self { promiscuous: Some(on), ..self }
+        self.with_flag(LinkFlags::Promisc, on, format!("promiscuity {}", on_or_off(on)))
     }
 
     /// Sets whether the link receives all multicast frames.
     pub fn all_multicast(self, on: bool) -> Self {
-        Self { all_multicast: Some(on), ..self }
+        let words = format!("reception of all multicast {}", on_or_off(on));
+        self.with_flag(LinkFlags::Allmulti, on, words)
     }
 
     /// Sets whether the link resolves addresses by ARP and answers requests.
     pub fn arp(self, on: bool) -> Self {
-        Self { arp: Some(on), ..self }
+        self.with_flag(LinkFlags::Noarp, !on, format!("ARP {}", on_or_off(on)))
     }
 
     /// Sets whether the link sends multicast frames.
     pub fn multicast(self, on: bool) -> Self {
-        Self { multicast: Some(on), ..self }
+        self.with_flag(LinkFlags::Multicast, on, format!("multicast {}", on_or_off(on)))
     }
 
     /// Sets whether the link loses its addresses when it goes down.
     pub fn dynamic(self, on: bool) -> Self {
-        Self { dynamic: Some(on), ..self }
+        let words = format!("loss of addresses when down {}", on_or_off(on));
+        self.with_flag(LinkFlags::Dynamic, on, words)
     }
 
     /// Sets the broadcast address.
     pub fn broadcast(self, mac: MacAddress) -> Self {
-        Self { broadcast: Some(mac), ..self }
+        self.with(LinkAttribute::Broadcast(mac.0.to_vec()), format!("broadcast address {mac}"))
     }
 
     /// Detaches the XDP program of this mode, if there is one. The kernel refuses with `EBUSY` while a process holds
     /// the attachment (a BPF link).
     pub fn without_xdp(self, mode: XdpMode) -> Self {
-        Self { without_xdp: Some(mode), ..self }
+        self.with(xdp::detachment(mode), format!("no XDP program in mode {mode:?}"))
     }
 
-    fn describe(&self, mut message: LinkMessageBuilder<LinkUnspec>) -> LinkMessage {
-        if let Some(netns) = self.netns {
-            message = message.setns_by_fd(netns.as_fd().as_raw_fd());
-        }
-        if let Some(index) = self.new_index.and_then(|index| i32::try_from(index).ok()) {
-            message = message.append_extra_attribute(LinkAttribute::NewIfIndex(index));
-        }
-        if let Some(mac) = self.mac {
-            message = message.address(mac.0.to_vec());
-        }
-        if let Some(mtu) = self.mtu {
-            message = message.mtu(mtu);
-        }
-        if let Some(group) = self.group {
-            message = message.link_group(group);
-        }
-        if let Some(name) = &self.name {
-            message = message.name(name.clone());
-        }
-        if let Some(alias) = &self.alias {
-            message = message.append_extra_attribute(alias_attribute(alias));
-        }
-        if let Some(frames) = self.queue_length {
-            message = message.txqueuelen(frames);
-        }
-        if let Some(master) = self.master {
-            message = message.controller(master);
-        }
-        if let Some(on) = self.promiscuous {
-            message = message.promiscuous(on);
-        }
-        if let Some(on) = self.all_multicast {
-            message = message.allmulticast(on);
-        }
-        if let Some(on) = self.arp {
-            message = message.arp(on);
-        }
-        if let Some(on) = self.multicast {
-            message = message.multicast(on);
-        }
-        if let Some(on) = self.dynamic {
-            message = message.dynamic(on);
-        }
-        if let Some(mac) = self.broadcast {
-            message = message.broadcast(mac.0.to_vec());
-        }
-        if let Some(mode) = self.without_xdp {
-            message = message.append_extra_attribute(xdp::detachment(mode));
-        }
-        switch(message, self.up).build()
+    fn with(mut self, attribute: LinkAttribute, words: String) -> Self {
+        self.message.attributes.push(attribute);
+        self.words.push(words);
+        self
     }
 
-    /// The changes for an error message: `name net1, MTU 9000, up`.
-    fn in_words(&self) -> String {
-        let words = [
-            self.netns.map(|netns| format!("network namespace {}", netns.id())),
-            self.new_index.map(|index| format!("index {index}")),
-            self.mac.map(|mac| format!("MAC address {mac}")),
-            self.mtu.map(|mtu| format!("MTU {mtu}")),
-            self.group.map(|group| format!("group {group}")),
-            self.name.as_ref().map(|name| format!("name {name}")),
-            self.alias.as_ref().map(|alias| format!("alias {alias:?}")),
-            self.queue_length.map(|frames| format!("queue length {frames}")),
-            self.master.map(|master| format!("master {master}")),
-            self.up.map(|up| format!("state {}", if up { "up" } else { "down" })),
-            self.promiscuous.map(|on| format!("promiscuity {}", on_or_off(on))),
-            self.all_multicast.map(|on| format!("reception of all multicast {}", on_or_off(on))),
-            self.arp.map(|on| format!("ARP {}", on_or_off(on))),
-            self.multicast.map(|on| format!("multicast {}", on_or_off(on))),
-            self.dynamic.map(|on| format!("loss of addresses when down {}", on_or_off(on))),
-            self.broadcast.map(|mac| format!("broadcast address {mac}")),
-            self.without_xdp.map(|mode| format!("no XDP program in mode {mode:?}")),
-        ];
-        words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    fn with_flag(mut self, flag: LinkFlags, is_set: bool, words: String) -> Self {
+        self.message.header.change_mask |= flag;
+        self.message.header.flags.set(flag, is_set);
+        self.words.push(words);
+        self
     }
 }
 
-fn on_or_off(on: bool) -> &'static str {
+pub(crate) fn on_or_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
-}
-
-/// Builds `IFLA_IFALIAS` by hand: the kernel expects no closing zero, and an empty value removes the alias.
-pub(crate) fn alias_attribute(alias: &str) -> LinkAttribute {
-    const IFLA_IFALIAS: u16 = 20;
-    let bytes = alias.as_bytes().to_vec();
-    LinkAttribute::Other(netlink_packet_core::DefaultNla::new(IFLA_IFALIAS, bytes))
-}
-
-fn switch(
-    message: LinkMessageBuilder<LinkUnspec>,
-    up: Option<bool>,
-) -> LinkMessageBuilder<LinkUnspec> {
-    match up {
-        Some(true) => message.up(),
-        Some(false) => message.down(),
-        None => message,
-    }
 }
 
 impl<'a> Request<'a> {
     /// Changes a link. See [`LinkChange`].
     #[must_use]
     pub fn change_link(index: u32, change: &LinkChange<'a>) -> Self {
-        let operation = format!("set {} of {LINK}", change.in_words());
-        let message = change.describe(LinkUnspec::new_with_index(index));
+        let operation = format!("set {} of {LINK}", change.words.join(", "));
+        let mut message = change.message.clone();
+        message.header.index = index;
         let message = RouteNetlinkMessage::NewLink(message);
         Self::new(operation, Some(index), message, Existing::Required)
     }
@@ -265,8 +186,9 @@ impl<'a> Request<'a> {
     /// cannot rename the link.
     #[must_use]
     pub fn change_link_named(name: &str, change: &LinkChange<'a>) -> Self {
-        let operation = format!("set {} of link {name}", change.in_words());
-        let message = change.describe(LinkUnspec::new_with_name(name));
+        let operation = format!("set {} of link {name}", change.words.join(", "));
+        let mut message = change.message.clone();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
         let message = RouteNetlinkMessage::NewLink(message);
         Self::new(operation, None, message, Existing::Required)
     }
@@ -274,7 +196,8 @@ impl<'a> Request<'a> {
     /// Deletes all links of a group at once: a fraction of the time that single deletes take.
     #[must_use]
     pub fn delete_group(group: u32) -> Self {
-        let message = LinkUnspec::new_with_index(0).link_group(group).build();
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::Group(group));
         let message = RouteNetlinkMessage::DelLink(message);
         Self::new(format!("delete the links of group {group}"), None, message, Existing::Required)
     }
@@ -282,8 +205,7 @@ impl<'a> Request<'a> {
     /// Deletes a link. Deleting one end of a veth pair deletes both.
     #[must_use]
     pub fn delete_link(index: u32) -> Self {
-        let message = LinkUnspec::new_with_index(index).build();
-        let message = RouteNetlinkMessage::DelLink(message);
+        let message = RouteNetlinkMessage::DelLink(message_about(index));
         Self::new(format!("delete {LINK}"), Some(index), message, Existing::Required)
     }
 
@@ -305,8 +227,13 @@ impl<'a> Request<'a> {
 }
 
 fn property_message(index: u32, name: &str) -> LinkMessage {
-    let property = netlink_packet_route::link::Prop::AltIfName(name.to_owned());
-    LinkUnspec::new_with_index(index)
-        .append_extra_attribute(LinkAttribute::PropList(vec![property]))
-        .build()
+    let mut message = message_about(index);
+    message.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(name.to_owned())]));
+    message
+}
+
+pub(crate) fn message_about(index: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message
 }

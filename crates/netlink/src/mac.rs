@@ -2,11 +2,8 @@
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
-use serde::{Deserialize, Serialize};
-
 /// A 48-bit Ethernet address. Shown in lower case, colon separated.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
@@ -64,19 +61,7 @@ impl FromStr for MacAddress {
     }
 }
 
-impl TryFrom<String> for MacAddress {
-    type Error = ParseMacError;
-
-    fn try_from(text: String) -> Result<Self, ParseMacError> {
-        text.parse()
-    }
-}
-
-impl From<MacAddress> for String {
-    fn from(mac: MacAddress) -> Self {
-        mac.to_string()
-    }
-}
+crate::serde_as_text!(MacAddress);
 
 #[cfg(test)]
 mod tests {

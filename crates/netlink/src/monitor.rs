@@ -6,7 +6,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 use crate::{
-    datagram::{Meaning, Object, messages, of_routing},
+    datagram::{Object, of_routing},
     error::Error,
     link::Link,
     netns::Netns,
@@ -146,38 +146,23 @@ impl Event for LinkEvent {
     const WATCHING: &str = "watch the links";
     const MISSED: Self = Self::Missed;
 
-    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
-        messages(datagram).filter_map(|message| match message.meaning() {
-            Ok(Meaning::Object(object)) => event(object).unwrap_or(Some(Self::Missed)),
-            Ok(_) => None,
-            Err(_) => Some(Self::Missed),
+    /// A bridge reports its ports with the same messages but family `AF_BRIDGE`: a port that leaves its bridge is
+    /// "deleted" there.
+    fn of(object: Object<'_>) -> Result<Option<Self>, String> {
+        let is_of = |message: &LinkMessage, family| message.header.interface_family == family;
+        Ok(match of_routing(object)? {
+            RouteNetlinkMessage::NewLink(message) if is_of(&message, AddressFamily::Unspec) => {
+                Link::described_by(object)?.map(|link| Self::Changed(Box::new(link)))
+            }
+            RouteNetlinkMessage::NewLink(message) if is_of(&message, AddressFamily::Bridge) => {
+                let Link { index, master, .. } = message.into();
+                master.map(|bridge| Self::PortChanged { index, bridge })
+            }
+            RouteNetlinkMessage::DelLink(message) if is_of(&message, AddressFamily::Unspec) => {
+                let Link { index, name, alias, parent_bus, parent_device, .. } = message.into();
+                Some(Self::Gone { index, name, alias, parent: parent_bus.zip(parent_device) })
+            }
+            _ => None,
         })
     }
-}
-
-fn event(object: Object<'_>) -> Result<Option<LinkEvent>, String> {
-    Ok(match of_routing(object)? {
-        RouteNetlinkMessage::NewLink(message) if is_about_link(&message) => {
-            Link::described_by(object)?.map(|link| LinkEvent::Changed(Box::new(link)))
-        }
-        RouteNetlinkMessage::NewLink(message) if is_about_port(&message) => {
-            let Link { index, master, .. } = message.into();
-            master.map(|bridge| LinkEvent::PortChanged { index, bridge })
-        }
-        RouteNetlinkMessage::DelLink(message) if is_about_link(&message) => {
-            let Link { index, name, alias, parent_bus, parent_device, .. } = message.into();
-            Some(LinkEvent::Gone { index, name, alias, parent: parent_bus.zip(parent_device) })
-        }
-        _ => None,
-    })
-}
-
-/// A bridge reports its ports with the same messages but family `AF_BRIDGE`: a port that leaves its bridge is "deleted"
-/// there.
-fn is_about_link(message: &LinkMessage) -> bool {
-    message.header.interface_family == AddressFamily::Unspec
-}
-
-fn is_about_port(message: &LinkMessage) -> bool {
-    message.header.interface_family == AddressFamily::Bridge
 }

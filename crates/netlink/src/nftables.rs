@@ -10,14 +10,13 @@
 mod changes;
 mod connections;
 mod encode;
+mod expressions;
 mod monitor;
 mod ports;
-mod raw;
 mod table;
 
 use std::{
     ffi::CString,
-    fmt,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -35,9 +34,9 @@ pub use table::{Chain, Hook, LinkName, PacketRate, ProtocolPort, Rule, Set, Sour
 
 use crate::{
     datagram::{Object, attributes_in},
-    error::Error,
+    error::{Error, RefusalCause},
     netns::Netns,
-    socket::{KernelSocket, RefusalCause},
+    socket::KernelSocket,
 };
 use encode::{HEADER_LEN, Message, header};
 
@@ -45,14 +44,9 @@ use encode::{HEADER_LEN, Message, header};
 const ELEMENTS: u16 = 3;
 
 /// The nftables interface of the network namespace in which it was opened.
+#[derive(Debug)]
 pub struct Nftables {
     socket: KernelSocket,
-}
-
-impl fmt::Debug for Nftables {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Nftables").finish_non_exhaustive()
-    }
 }
 
 /// A hash over everything that the kernel has of a table, to detect changes.
@@ -83,13 +77,9 @@ impl Nftables {
     /// # Errors
     /// If the kernel refuses. The old table is unchanged.
     pub fn replace(&mut self, table: &Table) -> Result<(), Error> {
-        let failed = |cause: RefusalCause| {
-            cause.into_error(format!(
-                "replace the table {} of nftables",
-                table.name.to_string_lossy()
-            ))
-        };
-        self.socket.transact(&encode::replacement(table)).map_err(failed)
+        let name = table.name.to_string_lossy();
+        let replaced = self.socket.transact(&encode::replacement(table));
+        replaced.map_err(|cause| cause.into_error(format!("replace the table {name} of nftables")))
     }
 
     /// Changes elements of the kernel's table in one transaction, and then `table`. The kernel refuses the transaction
@@ -103,12 +93,11 @@ impl Nftables {
         table: &mut Table,
         changes: &Changes,
     ) -> Result<(), Error> {
-        let failed = |cause: RefusalCause| {
+        let messages = encode::changes(generation, table, changes);
+        self.socket.transact(&messages).map_err(|cause| {
             let name = table.name.to_string_lossy();
             cause.into_error(format!("change elements of the table {name} of nftables"))
-        };
-        let messages = encode::changes(generation, table, changes);
-        self.socket.transact(&messages).map_err(failed)?;
+        })?;
         table.apply(changes);
         Ok(())
     }
@@ -118,10 +107,8 @@ impl Nftables {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn delete(&mut self, table: &str) -> Result<(), Error> {
-        let name = name(table);
-        let failed =
-            |cause: RefusalCause| cause.into_error(format!("delete the table {table} of nftables"));
-        self.socket.transact(&encode::removal(&name)).map_err(failed)
+        let deleted = self.socket.transact(&encode::removal(&name(table)));
+        deleted.map_err(|cause| cause.into_error(format!("delete the table {table} of nftables")))
     }
 
     /// The kernel's transaction counter for this namespace. While it is the same, no program has changed nftables.
@@ -136,9 +123,8 @@ impl Nftables {
             let (_header, attributes) = OpGetgenDo::decode_request(object.payload);
             attributes.get_id().map_err(|error| error.to_string())
         };
-        let failed =
-            |cause: RefusalCause| cause.into_error("ask for the generation of nftables".to_owned());
-        self.socket.get(&question, read).map_err(failed)
+        let found = self.socket.get(&question, read);
+        found.map_err(|cause| cause.into_error("ask for the generation of nftables"))
     }
 
     /// Hashes the kernel's contents of `table`. `None` if the kernel lacks the table or one of its chains or sets.
@@ -153,10 +139,10 @@ impl Nftables {
                 Ok(Some(Contents(hasher.finish())))
             }
             Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
-            Err(cause) => Err(cause.into_error(format!(
-                "read the table {} of nftables",
-                table.name.to_string_lossy()
-            ))),
+            Err(cause) => {
+                let name = table.name.to_string_lossy();
+                Err(cause.into_error(format!("read the table {name} of nftables")))
+            }
         }
     }
 
@@ -186,9 +172,8 @@ impl Nftables {
             let is_wanted = table.to_bytes().starts_with(prefix.as_bytes());
             Ok(is_wanted.then(|| format!("family {} {rule:?}", header.nfgen_family)))
         };
-        let failed =
-            |cause: RefusalCause| cause.into_error("list the rules of nftables".to_owned());
-        self.socket.list(&question, read).map_err(failed)
+        let listed = self.socket.list(&question, read);
+        listed.map_err(|cause| cause.into_error("list the rules of nftables"))
     }
 
     /// Reads the objects of a table. The table's description counts chains and sets, and a chain's counts its rules, so

@@ -9,8 +9,7 @@ use ipnetwork::IpNetwork;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{
-        RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
-        RouteScope, RouteType,
+        RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteType,
     },
 };
 use nix::errno::Errno;
@@ -19,6 +18,7 @@ use rtnetlink::RouteMessageBuilder;
 use crate::{
     error::Error,
     request::{Existing, LINK, Request},
+    route_kind::{RouteKind, RouteScope},
     rtnl::Rtnl,
 };
 
@@ -28,82 +28,6 @@ const BY_THE_KERNEL: u8 = 2;
 const PREFIX_METRIC: u32 = 256;
 /// RTPROT_STATIC: the protocol of routes that an administrator adds.
 const BY_AN_ADMINISTRATOR: u8 = 4;
-
-/// What the kernel does with the packets of a route.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RouteKind {
-    /// The packets leave by the route's link.
-    #[default]
-    Unicast,
-    /// The packets are dropped silently.
-    Blackhole,
-    /// The packets are dropped, and the sender gets "destination unreachable".
-    Unreachable,
-    /// The packets are dropped, and the sender gets "administratively prohibited".
-    Prohibit,
-}
-
-impl RouteKind {
-    const fn of_kernel(kind: RouteType) -> Option<Self> {
-        Some(match kind {
-            RouteType::Unicast => Self::Unicast,
-            RouteType::BlackHole => Self::Blackhole,
-            RouteType::Unreachable => Self::Unreachable,
-            RouteType::Prohibit => Self::Prohibit,
-            _ => return None,
-        })
-    }
-
-    const fn in_kernel(self) -> RouteType {
-        match self {
-            Self::Unicast => RouteType::Unicast,
-            Self::Blackhole => RouteType::BlackHole,
-            Self::Unreachable => RouteType::Unreachable,
-            Self::Prohibit => RouteType::Prohibit,
-        }
-    }
-}
-
-impl fmt::Display for RouteKind {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Unicast => "unicast",
-            Self::Blackhole => "blackhole",
-            Self::Unreachable => "unreachable",
-            Self::Prohibit => "prohibit",
-        })
-    }
-}
-
-/// Scope of an IPv4 route. IPv6 routes have none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Destinations behind a gateway.
-    Global,
-    /// Destinations on the link.
-    Link,
-    /// Destinations on this host.
-    Host,
-}
-
-impl Scope {
-    const fn of_kernel(scope: RouteScope) -> Option<Self> {
-        Some(match scope {
-            RouteScope::Universe => Self::Global,
-            RouteScope::Link => Self::Link,
-            RouteScope::Host => Self::Host,
-            _ => return None,
-        })
-    }
-
-    const fn in_kernel(self) -> RouteScope {
-        match self {
-            Self::Global => RouteScope::Universe,
-            Self::Link => RouteScope::Link,
-            Self::Host => RouteScope::Host,
-        }
-    }
-}
 
 /// A route. `0.0.0.0/0` and `::/0` are the default routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +41,7 @@ pub struct Route {
     /// Index of the output link. 0 if the route has none.
     pub output: u32,
     /// Scope of an IPv4 route, if unusual. `None`: link scope without a gateway, global scope with one.
-    pub scope: Option<Scope>,
+    pub scope: Option<RouteScope>,
     /// Treats the gateway as directly reachable even if no connected prefix contains it.
     pub on_link: bool,
     /// Path MTU, in bytes.
@@ -240,21 +164,13 @@ impl Route {
 
     /// The scope, explicit or usual.
     #[must_use]
-    pub fn scope_in_force(&self) -> Scope {
+    pub fn scope_in_force(&self) -> RouteScope {
         self.scope.unwrap_or_else(|| self.usual_scope())
     }
 
-    fn usual_scope(&self) -> Scope {
+    fn usual_scope(&self) -> RouteScope {
         let is_direct = self.gateway.is_none() && self.kind == RouteKind::Unicast;
-        if is_direct { Scope::Link } else { Scope::Global }
-    }
-
-    /// The route's name for error messages, and the link to show with it.
-    fn subject(&self) -> (String, Option<u32>) {
-        match self.kind {
-            RouteKind::Unicast => (format!("the route {self} on {LINK}"), Some(self.output)),
-            _ => (format!("the route {self}"), None),
-        }
+        if is_direct { RouteScope::Link } else { RouteScope::Global }
     }
 
     fn further_attributes(&self) -> impl Iterator<Item = RouteAttribute> {
@@ -273,7 +189,7 @@ impl Route {
 impl fmt::Display for Route {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind != RouteKind::Unicast {
-            write!(out, "{} ", self.kind)?;
+            write!(out, "{} ", self.kind.name())?;
         }
         write!(out, "{}", self.destination)?;
         if let Some(gateway) = self.gateway {
@@ -290,25 +206,33 @@ impl Request<'_> {
     /// Adds a route. Its link must be up and its gateway reachable.
     #[must_use]
     pub fn add_route(route: &Route) -> Self {
-        let message = RouteNetlinkMessage::NewRoute(route.message());
-        let (subject, link) = route.subject();
-        Self::new(format!("add {subject}"), link, message, Existing::Refused)
+        Self::about_route("add", route, RouteNetlinkMessage::NewRoute, Existing::Refused)
     }
 
     /// Appends a route after those with the same destination and metric. The kernel adds prefix routes in this way.
     #[must_use]
     pub fn append_route(route: &Route) -> Self {
-        let message = RouteNetlinkMessage::NewRoute(route.message());
-        let (subject, link) = route.subject();
-        Self::new(format!("append {subject}"), link, message, Existing::Kept)
+        Self::about_route("append", route, RouteNetlinkMessage::NewRoute, Existing::Kept)
     }
 
     /// Deletes a route.
     #[must_use]
     pub fn delete_route(route: &Route) -> Self {
-        let message = RouteNetlinkMessage::DelRoute(route.message());
-        let (subject, link) = route.subject();
-        Self::new(format!("delete {subject}"), link, message, Existing::Required)
+        Self::about_route("delete", route, RouteNetlinkMessage::DelRoute, Existing::Required)
+    }
+
+    fn about_route(
+        verb: &str,
+        route: &Route,
+        message: fn(RouteMessage) -> RouteNetlinkMessage,
+        existing: Existing,
+    ) -> Self {
+        let (on, link) = match route.kind {
+            RouteKind::Unicast => (format!(" on {LINK}"), Some(route.output)),
+            _ => (String::new(), None),
+        };
+        let operation = format!("{verb} the route {route}{on}");
+        Self::new(operation, link, message(route.message()), existing)
     }
 }
 
@@ -397,7 +321,7 @@ pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
         (route.output, route.gateway, route.on_link) = (0, None, false);
     }
     // IPv6 accepts any scope and reports none.
-    let scope = whole.is_ipv4().then(|| Scope::of_kernel(header.scope)).flatten();
+    let scope = whole.is_ipv4().then(|| RouteScope::of_kernel(header.scope)).flatten();
     route.scope = scope.filter(|scope| *scope != route.usual_scope());
     (route.output != 0 || kind != RouteKind::Unicast).then_some(route)
 }

@@ -2,10 +2,7 @@
 //!
 //! Queries for addresses, routes, rules and neighbours are in the modules of those objects.
 
-use std::{
-    fmt,
-    os::fd::{AsFd, AsRawFd},
-};
+use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
@@ -18,26 +15,21 @@ use nix::errno::Errno;
 
 use crate::{
     datagram::{Object, of_routing},
-    error::Error,
+    error::{Error, RefusalCause},
     link::Link,
-    link_change::LinkChange,
+    link_change::{LinkChange, message_about},
     netns::Netns,
     request::Request,
-    socket::{KernelSocket, RefusalCause},
+    socket::KernelSocket,
 };
 
 /// The rtnetlink interface of the network namespace in which it was opened.
 ///
 /// All methods block until the kernel answers. The kernel serialises changes of links under RTNL. Methods fail only if
 /// the kernel refuses, or does not answer within a minute.
+#[derive(Debug)]
 pub struct Rtnl {
     socket: KernelSocket,
-}
-
-impl fmt::Debug for Rtnl {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Rtnl").finish_non_exhaustive()
-    }
 }
 
 impl Rtnl {
@@ -81,10 +73,7 @@ impl Rtnl {
     /// The first refusal. The kernel still carries out the requests after it where possible.
     pub fn batch(&mut self, requests: &[Request<'_>]) -> Result<(), Error> {
         let span = traces::step("netlink");
-        let refusal = match span.in_scope(|| self.socket.carry_out(requests)) {
-            Ok(()) => return Ok(()),
-            Err(refusal) => refusal,
-        };
+        let Err(refusal) = span.in_scope(|| self.socket.carry_out(requests)) else { return Ok(()) };
         let operation = match requests.get(refusal.position) {
             Some(request) => self.operation_of(request),
             None => "carry out a request".to_owned(),
@@ -106,7 +95,7 @@ impl Rtnl {
         let mut message = LinkMessage::default();
         message.attributes.push(brief());
         let listed = self.socket.list(&RouteNetlinkMessage::GetLink(message), Link::described_by);
-        listed.map_err(|cause| cause.into_error("list the links".to_owned()))
+        listed.map_err(|cause| cause.into_error("list the links"))
     }
 
     /// Looks up a link by name or alternative name.
@@ -129,9 +118,7 @@ impl Rtnl {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, Error> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        self.link(message, || format!("look up link {index}"))
+        self.link(message_about(index), || format!("look up link {index}"))
     }
 
     /// Looks up the other end of a veth pair, in whatever namespace it is. Namespace IDs in the result are those of
@@ -141,8 +128,7 @@ impl Rtnl {
     /// If the kernel refuses the request.
     pub fn peer_of(&mut self, link: &Link) -> Result<Option<Link>, Error> {
         let Some(peer) = link.peer else { return Ok(None) };
-        let mut message = LinkMessage::default();
-        message.header.index = peer;
+        let mut message = message_about(peer);
         message.attributes.extend(link.peer_netns.map(LinkAttribute::IfNetnsId));
         let found = self.link(message, || format!("look up the peer of link {}", link.name));
         match found {
@@ -199,7 +185,7 @@ impl Rtnl {
         read: impl Fn(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
         let read = |object: Object<'_>| of_routing(object).map(&read);
-        self.socket.list(message, read).map_err(|cause| cause.into_error(operation.to_owned()))
+        self.socket.list(message, read).map_err(|cause| cause.into_error(operation))
     }
 }
 

@@ -20,7 +20,7 @@ use nix::{
 
 use crate::{
     datagram::{Meaning, Object, append_message, messages},
-    error::Error,
+    error::RefusalCause,
 };
 
 /// Longest wait for an answer. A request waits for RTNL, which other processes can hold for seconds, for example while
@@ -51,6 +51,7 @@ pub(crate) trait Outgoing {
     fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32);
 }
 
+#[derive(Debug)]
 pub(crate) struct KernelSocket {
     socket: Socket,
     sequence: u32,
@@ -61,20 +62,6 @@ pub(crate) struct KernelSocket {
 pub(crate) struct Refusal {
     pub(crate) position: usize,
     pub(crate) cause: RefusalCause,
-}
-
-pub(crate) enum RefusalCause {
-    Kernel { errno: Errno, sentence: Option<String> },
-    Answer(String),
-}
-
-impl RefusalCause {
-    pub(crate) fn into_error(self, operation: String) -> Error {
-        match self {
-            Self::Kernel { errno, sentence } => Error::refused(operation, errno, sentence),
-            Self::Answer(why) => Error::answer(operation, why),
-        }
-    }
 }
 
 impl From<io::Error> for RefusalCause {
@@ -215,9 +202,7 @@ impl KernelSocket {
                     Meaning::Object(object) => {
                         return read(object).map_err(RefusalCause::Answer);
                     }
-                    Meaning::Refused { errno, sentence } => {
-                        return Err(RefusalCause::Kernel { errno, sentence });
-                    }
+                    Meaning::Refused(cause) => return Err(cause),
                     Meaning::Done => {
                         return Err(RefusalCause::Answer("an empty answer".to_owned()));
                     }
@@ -260,9 +245,7 @@ impl KernelSocket {
                         objects.extend(read(object).map_err(RefusalCause::Answer)?);
                     }
                     Meaning::Done => return Ok((!is_interrupted).then_some(objects)),
-                    Meaning::Refused { errno, sentence } => {
-                        return Err(RefusalCause::Kernel { errno, sentence });
-                    }
+                    Meaning::Refused(cause) => return Err(cause),
                     Meaning::Nothing => {}
                 }
             }
@@ -313,9 +296,7 @@ fn answers(
         let position = usize::try_from(message.sequence.wrapping_sub(base)).ok()?;
         let refusal = match message.meaning() {
             Ok(Meaning::Done) => None,
-            Ok(Meaning::Refused { errno, sentence }) => {
-                Some(RefusalCause::Kernel { errno, sentence })
-            }
+            Ok(Meaning::Refused(cause)) => Some(cause),
             Ok(Meaning::Object(_) | Meaning::Nothing) => return None,
             Err(why) => Some(RefusalCause::Answer(why)),
         };

@@ -13,6 +13,7 @@ pub(crate) mod flower;
 mod guard;
 mod hook;
 pub(crate) mod limit;
+mod message;
 pub(crate) mod offload;
 pub(crate) mod police;
 mod program;
@@ -29,11 +30,15 @@ use flower::{Flower, Found};
 pub use guard::{CardGuardState, Guard, GuardState, GuardStates, Senders};
 pub use hook::Hook;
 pub use limit::{Limit, LimitInForce};
+use message::list_ingress_filters;
 pub use offload::Offload;
 pub use police::{Police, PoliceInForce};
 pub use redirect::Redirect;
 
-use crate::{error::Error, rtnl::Rtnl};
+use crate::{
+    error::{Error, gone_is_done},
+    rtnl::Rtnl,
+};
 
 /// Access to the queueing disciplines and filters of one namespace's links.
 #[derive(Debug)]
@@ -55,7 +60,7 @@ impl TrafficControl<'_> {
     /// If the kernel refuses the request.
     pub fn set_queue_limit(&mut self, index: u32, limit: Option<Limit>) -> Result<(), Error> {
         let Some(limit) = limit else {
-            return unless_absent(self.rtnl.change(limit::delete(index)));
+            return gone_is_done(self.rtnl.change(limit::delete(index)));
         };
         self.rtnl.change(limit::set(index, limit))
     }
@@ -101,7 +106,7 @@ impl TrafficControl<'_> {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn offload(&mut self, index: u32) -> Result<Offload, Error> {
-        let message = offload::list_message(index);
+        let message = list_ingress_filters(index);
         let listed = self.rtnl.list("list the filters of a link", &message, offload::described_by);
         match listed {
             Err(error) if error.is_not_found() => Ok(Offload::default()),
@@ -125,7 +130,7 @@ impl TrafficControl<'_> {
     /// If the kernel refuses the request.
     pub fn set_redirect(&mut self, redirect: &Redirect) -> Result<(), Error> {
         self.rtnl.change(hook::add(redirect.from.0))?;
-        unless_absent(self.rtnl.change(redirect::delete(redirect)))?;
+        gone_is_done(self.rtnl.change(redirect::delete(redirect)))?;
         self.rtnl.change(redirect::add(redirect))
     }
 
@@ -218,7 +223,7 @@ impl TrafficControl<'_> {
         requests.extend(has_ours(&first).then(|| bpf_filter::delete(index)));
         match requests.is_empty() {
             true => Ok(()),
-            false => unless_absent(self.rtnl.batch(&requests)),
+            false => gone_is_done(self.rtnl.batch(&requests)),
         }
     }
 
@@ -247,7 +252,7 @@ impl TrafficControl<'_> {
     /// If the kernel refuses the request.
     pub fn clear_police(&mut self, index: u32) -> Result<(), Error> {
         match self.police(index)? {
-            Some(_) => unless_absent(self.rtnl.change(police::delete(index))),
+            Some(_) => gone_is_done(self.rtnl.change(police::delete(index))),
             None => Ok(()),
         }
     }
@@ -295,7 +300,7 @@ impl TrafficControl<'_> {
             RouteNetlinkMessage::NewTrafficFilter(message) => described_by(&message),
             _ => None,
         };
-        let message = bpf_filter::list_message(index);
+        let message = list_ingress_filters(index);
         let mut ingress = Ingress::default();
         for listed in self.rtnl.list("list the filters of a link", &message, filter)? {
             match listed {
@@ -320,12 +325,4 @@ struct Ingress {
 
 fn has_ours(listed: &[Listed]) -> bool {
     listed.iter().any(|filter| matches!(filter, Listed::Ours(_)))
-}
-
-/// Treats a missing object as deleted.
-fn unless_absent(deleted: Result<(), Error>) -> Result<(), Error> {
-    match deleted {
-        Err(error) if error.is_not_found() => Ok(()),
-        outcome => outcome,
-    }
 }

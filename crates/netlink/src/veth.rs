@@ -1,12 +1,14 @@
 //! Veth pairs.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::{
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd},
+};
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    link::{InfoData, InfoKind, InfoVeth},
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage},
 };
-use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::{
     mac::MacAddress,
@@ -19,60 +21,48 @@ use crate::{
 #[must_use]
 pub struct VethEnd<'a> {
     name: String,
-    netns: Option<&'a Netns>,
-    index: Option<u32>,
-    mac: Option<MacAddress>,
-    mtu: Option<u32>,
-    queue_length: Option<u32>,
+    message: LinkMessage,
+    netns: PhantomData<&'a Netns>,
 }
 
 impl<'a> VethEnd<'a> {
     /// An end called `name`: 1 to 15 bytes, or a pattern such as `dev%d`.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ..Self::default() }
+        let name = name.into();
+        let end = Self { name: name.clone(), ..Self::default() };
+        end.with(LinkAttribute::IfName(name))
     }
 
     /// Creates the end in another namespace than the socket's.
     pub fn netns(self, netns: &'a Netns) -> Self {
-        Self { netns: Some(netns), ..self }
+        self.with(LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()))
     }
 
     /// Sets the index. By default the kernel takes the next free one. The second end's index counts only if the first
     /// end has one too.
-    pub fn index(self, index: u32) -> Self {
-        Self { index: Some(index), ..self }
+    pub fn index(mut self, index: u32) -> Self {
+        self.message.header.index = index;
+        self
     }
 
     /// Sets the Ethernet address. By default it is random.
     pub fn mac(self, mac: MacAddress) -> Self {
-        Self { mac: Some(mac), ..self }
+        self.with(LinkAttribute::Address(mac.0.to_vec()))
     }
 
     /// Sets the MTU in bytes. The default is 1500.
     pub fn mtu(self, mtu: u32) -> Self {
-        Self { mtu: Some(mtu), ..self }
+        self.with(LinkAttribute::Mtu(mtu))
     }
 
     /// Sets the length of the transmit queue in frames. The default is 1000.
     pub fn queue_length(self, frames: u32) -> Self {
-        Self { queue_length: Some(frames), ..self }
+        self.with(LinkAttribute::TxQueueLen(frames))
     }
 
-    fn describe<T>(&self, mut message: LinkMessageBuilder<T>) -> LinkMessageBuilder<T> {
-        message = message.name(self.name.clone()).index(self.index.unwrap_or(0));
-        if let Some(netns) = self.netns {
-            message = message.setns_by_fd(netns.as_fd().as_raw_fd());
-        }
-        if let Some(mac) = self.mac {
-            message = message.address(mac.0.to_vec());
-        }
-        if let Some(mtu) = self.mtu {
-            message = message.mtu(mtu);
-        }
-        if let Some(frames) = self.queue_length {
-            message = message.txqueuelen(frames);
-        }
-        message
+    fn with(mut self, attribute: LinkAttribute) -> Self {
+        self.message.attributes.push(attribute);
+        self
     }
 }
 
@@ -81,11 +71,10 @@ impl<'a> Request<'a> {
     /// has a link of the first end's name or index, wherever that end is created.
     #[must_use]
     pub fn add_veth(end: &VethEnd<'a>, other: &VethEnd<'a>) -> Self {
-        let other_message = other.describe(LinkMessageBuilder::<LinkUnspec>::new()).build();
-        let message = end
-            .describe(LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth))
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(other_message)))
-            .build();
+        let peer = InfoVeth::Peer(other.message.clone());
+        let info = vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(InfoData::Veth(peer))];
+        let mut message = end.message.clone();
+        message.attributes.push(LinkAttribute::LinkInfo(info));
         let operation = format!("add the veth pair {} and {}", end.name, other.name);
         Self::new(operation, None, RouteNetlinkMessage::NewLink(message), Existing::Refused)
     }

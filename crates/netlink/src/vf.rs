@@ -9,11 +9,11 @@ use netlink_packet_route::{
         VfInfoRate, VfInfoSpoofCheck, VfInfoTrust, VfInfoVlan, VfLinkState as Code,
     },
 };
-use rtnetlink::LinkUnspec;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::Error,
+    link_change::{message_about, on_or_off},
     mac::MacAddress,
     request::{Existing, LINK, Request},
     rtnl::Rtnl,
@@ -141,15 +141,14 @@ impl VfSetting {
     }
 
     fn in_words(self) -> String {
-        let on = |on| if on { "on" } else { "off" };
         match self {
             Self::Mac(Some(mac)) => format!("MAC address {mac}"),
             Self::Mac(None) => "no MAC address".into(),
             Self::Vlan(0, _) => "no VLAN".into(),
             Self::Vlan(vlan, priority) => format!("VLAN {vlan} with priority {priority}"),
             Self::Rate(least, most) => format!("rate {least} to {most} Mbit/s"),
-            Self::SpoofCheck(state) => format!("spoof check {}", on(state)),
-            Self::Trust(state) => format!("trust {}", on(state)),
+            Self::SpoofCheck(state) => format!("spoof check {}", on_or_off(state)),
+            Self::Trust(state) => format!("trust {}", on_or_off(state)),
             Self::LinkState(state) => format!("link state {state:?}").to_lowercase(),
         }
     }
@@ -161,7 +160,8 @@ impl Request<'_> {
     pub fn set_vf(pf: u32, vf: u32, setting: VfSetting) -> Self {
         let operation = format!("set {} for VF {vf} of {LINK}", setting.in_words());
         let list = LinkAttribute::VfInfoList(vec![LinkVfInfo(vec![setting.info(vf)])]);
-        let message = LinkUnspec::new_with_index(pf).append_extra_attribute(list).build();
+        let mut message = message_about(pf);
+        message.attributes.push(list);
         let message = RouteNetlinkMessage::NewLink(message);
         Self::new(operation, Some(pf), message, Existing::Required)
     }
@@ -173,20 +173,15 @@ impl Rtnl {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn vf_settings(&mut self, pf: u32) -> Result<BTreeMap<u32, VfSettings>, Error> {
+        let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
+        let mut message = message_about(pf);
+        message.attributes.push(LinkAttribute::ExtMask(mask));
         let operation = || format!("list the VFs of link {pf}");
-        match self.get(operation, &get_message(pf))? {
+        match self.get(operation, &RouteNetlinkMessage::GetLink(message))? {
             RouteNetlinkMessage::NewLink(message) => Ok(described_by(&message)),
             _ => Ok(BTreeMap::new()),
         }
     }
-}
-
-fn get_message(pf: u32) -> RouteNetlinkMessage {
-    let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
-    let mut message = LinkMessage::default();
-    message.header.index = pf;
-    message.attributes.push(LinkAttribute::ExtMask(mask));
-    RouteNetlinkMessage::GetLink(message)
 }
 
 pub(crate) fn described_by(message: &LinkMessage) -> BTreeMap<u32, VfSettings> {

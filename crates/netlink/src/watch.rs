@@ -6,7 +6,11 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{error::Error, socket::receive};
+use crate::{
+    datagram::{Meaning, Object, messages},
+    error::Error,
+    socket::receive,
+};
 
 /// Receive buffer: room for the events of a thousand links at once.
 const BUFFER_BYTES: u32 = 8 << 20;
@@ -29,8 +33,18 @@ pub(crate) trait Event: Sized {
     /// The event for a queue overflow in the kernel.
     const MISSED: Self;
 
+    /// Reads the event that an object describes. `None`: the object is no such event. An error means that it is
+    /// malformed.
+    fn of(object: Object<'_>) -> Result<Option<Self>, String>;
+
     /// Reads the events of a datagram. An unreadable one counts as [`Self::MISSED`].
-    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self>;
+    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
+        messages(datagram).filter_map(|message| match message.meaning() {
+            Ok(Meaning::Object(object)) => Self::of(object).unwrap_or(Some(Self::MISSED)),
+            Ok(_) => None,
+            Err(_) => Some(Self::MISSED),
+        })
+    }
 }
 
 /// The events that a socket from [`subscribe`] receives, in order.

@@ -4,31 +4,18 @@ use std::{io, path::PathBuf};
 
 /// Why a request to a switch failed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 #[non_exhaustive]
 #[expect(clippy::error_impl_error, reason = "its users read it as openflow::Error")]
 pub enum Error {
-    /// The client cannot connect to the socket.
     #[error("cannot connect to the switch at {socket}")]
-    Connect {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Connect { socket: PathBuf, source: io::Error },
     /// The connection was closed. The request may have been carried out.
     #[error("the connection to the switch at {socket} has ended")]
-    Closed {
-        /// Path of the socket.
-        socket: PathBuf,
-    },
+    Closed { socket: PathBuf },
     /// The switch did not answer in time. It may still carry out the request.
     #[error("the switch at {socket} has not answered in {milliseconds} ms")]
-    TimedOut {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// The timeout, in milliseconds.
-        milliseconds: u128,
-    },
+    TimedOut { socket: PathBuf, milliseconds: u128 },
     /// The switch refused. Nothing was changed.
     #[error("the switch refused: {} (type {kind}, code {code})", name_of(*kind))]
     Refused {
@@ -37,13 +24,8 @@ pub enum Error {
         /// Error code within the type.
         code: u16,
     },
-    /// The switch sent something that is not OpenFlow.
     #[error("the switch sent an invalid message: {why}")]
-    Garbage {
-        /// What is wrong with the message.
-        why: &'static str,
-    },
-    /// The switch does not support OpenFlow 1.3.
+    Garbage { why: &'static str },
     #[error("the switch does not speak OpenFlow 1.3: add OpenFlow13 to the bridge's `protocols`")]
     Version,
 }

@@ -258,12 +258,10 @@ pub(crate) fn set_fragments(number: u32, fragments: u16) -> Vec<u8> {
 
 /// Requests the flows with these cookies, of one table or of all.
 pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) -> Vec<u8> {
-    let kind = [FLOW_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
     let table = vec![table.unwrap_or(ALL_TABLES), 0, 0, 0];
     let any = [ANY, ANY, 0].map(u32::to_be_bytes).concat();
     let cookies = [cookies.value, cookies.mask].map(u64::to_be_bytes).concat();
-    let body = [kind, table, any, cookies, fields(&[])].concat();
-    message(MULTIPART_REQUEST, number, &body)
+    multipart(FLOW_STATISTICS, number, &[table, any, cookies, fields(&[])].concat())
 }
 
 /// The flows in a part of the reply, and whether more parts follow. `None`: the reply is malformed.
@@ -346,8 +344,7 @@ fn described(meter: Meter) -> Vec<u8> {
 
 /// Requests the configuration of one meter.
 pub(crate) fn meter_request(number: u32, meter: u32) -> Vec<u8> {
-    let kind = [METER_CONFIGURATION, 0, 0, 0].map(u16::to_be_bytes).concat();
-    message(MULTIPART_REQUEST, number, &[&kind, &meter.to_be_bytes()[..], &[0; 4]].concat())
+    multipart(METER_CONFIGURATION, number, &[meter, 0].map(u32::to_be_bytes).concat())
 }
 
 /// Whether the reply describes exactly this meter. `None`: the reply is malformed.
@@ -358,8 +355,7 @@ pub(crate) fn is_meter(body: &[u8], meter: Meter) -> Option<bool> {
 
 /// Requests the counters of all meters.
 pub(crate) fn meter_statistics_request(number: u32) -> Vec<u8> {
-    let kind = [METER_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
-    message(MULTIPART_REQUEST, number, &[&kind, &ANY.to_be_bytes()[..], &[0; 4]].concat())
+    multipart(METER_STATISTICS, number, &[ANY, 0].map(u32::to_be_bytes).concat())
 }
 
 /// The packets that each meter has dropped, by meter number, from a part of the reply, and whether more parts follow.
@@ -381,14 +377,18 @@ pub(crate) fn meter_drops(body: &[u8]) -> Option<(Vec<(u32, u64)>, bool)> {
 
 /// Requests the limits of meters.
 pub(crate) fn meter_features_request(number: u32) -> Vec<u8> {
-    let kind = [METER_FEATURES, 0, 0, 0].map(u16::to_be_bytes).concat();
-    message(MULTIPART_REQUEST, number, &kind)
+    multipart(METER_FEATURES, number, &[])
 }
 
 /// The highest possible meter number. 0: the datapath has no meters. `None`: the reply is malformed.
 pub(crate) fn highest_meter(body: &[u8]) -> Option<u32> {
     let (highest, _) = reply(METER_FEATURES, body)?.split_first_chunk::<4>()?;
     Some(u32::from_be_bytes(*highest))
+}
+
+fn multipart(kind: u16, number: u32, body: &[u8]) -> Vec<u8> {
+    let kind = [kind, 0, 0, 0].map(u16::to_be_bytes).concat();
+    message(MULTIPART_REQUEST, number, &[&kind, body].concat())
 }
 
 /// The body of a reply of this statistics type.

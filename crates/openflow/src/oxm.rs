@@ -167,67 +167,56 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Option<BTreeSet<Match>> {
 }
 
 fn read(head: [u8; 4], body: &[u8]) -> Match {
-    let known = || {
-        let (number, has_mask) = (head[2] >> 1, head[2] & 1 == 1);
-        match (u16::from_be_bytes([head[0], head[1]]), has_mask) {
-            (BASIC, false) => exact(number, body),
-            (BASIC, true) => under_mask(number, body),
-            (NICIRA, true) if number == CT_STATE => connection(body),
-            _ => None,
-        }
+    let (number, has_mask) = (head[2] >> 1, head[2] & 1 == 1);
+    let (value, mask) = match body.split_at(body.len() / 2) {
+        (value, mask) if has_mask => (value, Some(mask)),
+        _ => (body, None),
     };
-    known().unwrap_or(Match::Other(u32::from_be_bytes(head)))
+    let known = match u16::from_be_bytes([head[0], head[1]]) {
+        BASIC => basic(number, value, mask),
+        NICIRA if number == CT_STATE && has_mask => connection(body),
+        _ => None,
+    };
+    known.unwrap_or(Match::Other(u32::from_be_bytes(head)))
 }
 
-fn exact(number: u8, body: &[u8]) -> Option<Match> {
-    let byte = || <[u8; 1]>::try_from(body).ok().map(|[byte]| byte);
-    let half = || body.try_into().ok().map(u16::from_be_bytes);
-    let mac = || body.try_into().ok().map(MacAddress);
+fn basic(number: u8, value: &[u8], mask: Option<&[u8]>) -> Option<Match> {
+    let byte = || <[u8; 1]>::try_from(value).ok().map(|[byte]| byte);
+    let half_of = |bytes: &[u8]| bytes.try_into().ok().map(u16::from_be_bytes);
+    let half = || half_of(value);
+    let mac_of = |bytes: &[u8]| bytes.try_into().ok().map(MacAddress);
+    let mac = || mac_of(value);
+    let ports = || {
+        let mask = mask.map_or(Some(u16::MAX), half_of)?;
+        Some(Ports { value: half()?, mask })
+    };
+    let is_vlan = mask.is_none_or(|mask| mask == VLAN_BITS.to_be_bytes());
     Some(match number {
-        IN_PORT => Match::InPort(u32::from_be_bytes(body.try_into().ok()?)),
-        ETH_DST => Match::EthernetDestination(mac()?, MacAddress::BROADCAST),
+        ETH_DST => {
+            let mask = mask.map_or(Some(MacAddress::BROADCAST), mac_of)?;
+            Match::EthernetDestination(mac()?, mask)
+        }
+        VLAN_VID if is_vlan => Match::Vlan(vlan(half()?)?),
+        TCP_DST => Match::TcpDestination(ports()?),
+        UDP_DST => Match::UdpDestination(ports()?),
+        SCTP_DST => Match::SctpDestination(ports()?),
+        IPV4_SRC | IPV4_DST | ARP_SPA | ARP_TPA => ipv4(number, value, mask.unwrap_or(&[0xff; 4]))?,
+        IPV6_SRC | IPV6_DST | IPV6_ND_TARGET => ipv6(number, value, mask.unwrap_or(&[0xff; 16]))?,
+        // This crate sets no masks of the others.
+        _ if mask.is_some() => return None,
+        IN_PORT => Match::InPort(u32::from_be_bytes(value.try_into().ok()?)),
         ETH_SRC => Match::EthernetSource(mac()?),
         ETH_TYPE => Match::EthernetType(half()?),
-        VLAN_VID => Match::Vlan(vlan(half()?)?),
         IP_PROTO => Match::IpProtocol(byte()?),
         UDP_SRC => Match::UdpSource(half()?),
-        TCP_DST => Match::TcpDestination(Ports::exactly(half()?)),
-        UDP_DST => Match::UdpDestination(Ports::exactly(half()?)),
-        SCTP_DST => Match::SctpDestination(Ports::exactly(half()?)),
         ICMPV4_TYPE => Match::Icmpv4Type(byte()?),
         ICMPV6_TYPE => Match::Icmpv6Type(byte()?),
         ICMPV6_CODE => Match::Icmpv6Code(byte()?),
         ARP_SHA => Match::ArpSenderMac(mac()?),
         IPV6_ND_SLL => Match::NdSourceLink(mac()?),
         IPV6_ND_TLL => Match::NdTargetLink(mac()?),
-        IPV4_SRC | IPV4_DST | ARP_SPA | ARP_TPA => ipv4(number, body, &[0xff; 4])?,
-        IPV6_SRC | IPV6_DST | IPV6_ND_TARGET => ipv6(number, body, &[0xff; 16])?,
         _ => return None,
     })
-}
-
-fn under_mask(number: u8, body: &[u8]) -> Option<Match> {
-    let (value, mask) = body.split_at(body.len() / 2);
-    match number {
-        ETH_DST => Some(Match::EthernetDestination(
-            MacAddress(value.try_into().ok()?),
-            MacAddress(mask.try_into().ok()?),
-        )),
-        VLAN_VID if mask == VLAN_BITS.to_be_bytes() => {
-            Some(Match::Vlan(vlan(u16::from_be_bytes(value.try_into().ok()?))?))
-        }
-        TCP_DST => Some(Match::TcpDestination(ports(value, mask)?)),
-        UDP_DST => Some(Match::UdpDestination(ports(value, mask)?)),
-        SCTP_DST => Some(Match::SctpDestination(ports(value, mask)?)),
-        IPV4_SRC | IPV4_DST | ARP_SPA | ARP_TPA => ipv4(number, value, mask),
-        IPV6_SRC | IPV6_DST | IPV6_ND_TARGET => ipv6(number, value, mask),
-        _ => None,
-    }
-}
-
-fn ports(value: &[u8], mask: &[u8]) -> Option<Ports> {
-    let half = |bytes: &[u8]| Some(u16::from_be_bytes(bytes.try_into().ok()?));
-    Some(Ports { value: half(value)?, mask: half(mask)? })
 }
 
 /// `None`: a state that this crate does not use.

@@ -26,6 +26,8 @@ use crate::{
     port::{SwitchPort, open_port, ports, ports_request},
 };
 
+const MALFORMED: Error = Error::Garbage { why: "a malformed reply" };
+
 /// Port number of the bridge's own port.
 pub const LOCAL: u32 = 0xffff_fffe;
 
@@ -140,14 +142,8 @@ impl Switch {
     /// # Errors
     /// Those of any call.
     pub fn reads_first_fragments(&mut self) -> Result<bool, Error> {
-        self.guarded(|switch| {
-            let mut found = None;
-            switch.ask(config_request, |body| {
-                found = Some(fragments(body)?);
-                Some(false)
-            })?;
-            Ok(found == Some(READ_FIRST_FRAGMENT))
-        })
+        let found = self.guarded(|switch| switch.ask_once(config_request, fragments))?;
+        Ok(found == READ_FIRST_FRAGMENT)
     }
 
     /// Makes all flows of the bridge match the ports of first fragments, until the daemon restarts.
@@ -179,14 +175,7 @@ impl Switch {
     /// # Errors
     /// Those of any call.
     pub fn highest_meter(&mut self) -> Result<u32, Error> {
-        self.guarded(|switch| {
-            let mut highest = 0;
-            switch.ask(meter_features_request, |body| {
-                highest = highest_meter(body)?;
-                Some(false)
-            })?;
-            Ok(highest)
-        })
+        self.guarded(|switch| switch.ask_once(meter_features_request, highest_meter))
     }
 
     /// Whether exactly this meter exists.
@@ -223,18 +212,25 @@ impl Switch {
 
     /// Whether the meter of this number equals `meter`. `None`: it does not exist.
     fn find_meter(&mut self, meter: Meter) -> Result<Option<bool>, Error> {
-        let mut found = None;
-        let asked = self.ask(
-            |number| meter_request(number, meter.number),
-            |body| {
-                found = Some(is_meter(body, meter)?);
-                Some(false)
-            },
-        );
-        match asked {
+        let request = |number| meter_request(number, meter.number);
+        match self.ask_once(request, |body| is_meter(body, meter)) {
             Err(Error::Refused { kind, code }) if (kind, code) == UNKNOWN_METER => Ok(None),
-            asked => asked.map(|()| found),
+            found => found.map(Some),
         }
+    }
+
+    /// Sends a request and reads the only part of the reply. `read` returns `None` for a malformed one.
+    fn ask_once<T>(
+        &mut self,
+        request: impl FnOnce(u32) -> Vec<u8>,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, Error> {
+        let mut found = None;
+        self.ask(request, |body| {
+            found = Some(read(body)?);
+            Some(false)
+        })?;
+        found.ok_or(MALFORMED)
     }
 
     /// Sends a request and passes each part of the reply to `take`, until that returns `Some(false)`: no more parts
@@ -267,8 +263,8 @@ impl Switch {
             match reply.kind {
                 ERROR => return Err(refusal(&reply.body)?),
                 kind if self.is_reply(kind) => {
-                    let garbage = Error::Garbage { why: "a malformed reply" };
-                    if !take(*place, &reply.body).ok_or(garbage)? {
+                    let has_more = take(*place, &reply.body).ok_or(MALFORMED)?;
+                    if !has_more {
                         places.remove(&reply.number);
                     }
                 }

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use suspend_timeout::SuspendAwareTimeout;
 
@@ -175,7 +175,7 @@ impl Database {
     /// Number of answers that timed out.
     #[must_use]
     pub fn missed_answers(&self) -> u64 {
-        self.shared.lock().missed_answers
+        self.shared.state.lock().missed_answers
     }
 
     /// Calls [`Self::echo`] with a timeout of 50 ms if the latest answer timed out and the server has sent nothing
@@ -195,7 +195,7 @@ impl Database {
     /// # Errors
     /// [`Error::Closed`].
     pub fn read<T>(&self, look: impl FnOnce(&Replica) -> T) -> Result<T, Error> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         self.shared.still_open(&state)?;
         Ok(look(&state.replica))
     }
@@ -267,7 +267,7 @@ impl Database {
         let message = json!({"id": id, "method": method, "params": params});
         let answered = self.shared.write(&message);
         let answered = answered.and_then(|()| self.shared.receive("answered", deadline, &answer));
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.calls.remove(&id);
         if matches!(answered, Err(Error::TimedOut { .. })) {
             state.silent_at = Some(state.received);
@@ -291,10 +291,6 @@ impl Drop for Database {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     fn closed(&self, why: &str) -> Error {
         Error::Closed { socket: self.socket.clone(), why: why.to_owned() }
     }
@@ -305,14 +301,14 @@ impl Shared {
 
     /// Whether an answer timed out and the server has sent nothing since.
     fn is_silent(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.silent_at == Some(state.received)
     }
 
     /// Registers a new call. Returns its number and the receiver of its answer.
     fn expect_answer(&self, method: &str) -> Result<(u64, Receiver<Answer>), Error> {
         let (sender, answer) = sync_channel(1);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.still_open(&state)?;
         state.latest_call += 1;
         let id = state.latest_call;
@@ -329,7 +325,7 @@ impl Shared {
         deadline: Duration,
         mut look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.still_open(&state)?;
         if let Some(found) = look(&state.replica) {
             return Ok(found);
@@ -343,7 +339,7 @@ impl Shared {
         state.waiters.insert(number, Waiter(Box::new(notify)));
         drop(state);
         let found = self.receive("reached the expected state", deadline, &found);
-        self.lock().waiters.remove(&number);
+        self.state.lock().waiters.remove(&number);
         found
     }
 
@@ -390,7 +386,7 @@ impl Shared {
 
     /// The reason why the connection is closed.
     fn gone(&self) -> Error {
-        let state = self.lock();
+        let state = self.state.lock();
         self.closed(state.ended.as_deref().unwrap_or("the reader has stopped"))
     }
 
@@ -411,19 +407,19 @@ impl Shared {
 
     fn take(&self, message: Message) -> Result<(), String> {
         let malformed = || "the server sent an invalid table update".to_owned();
-        self.lock().received += 1;
+        self.state.lock().received += 1;
         match message {
             Message::Echo { id, params } => {
                 let answer = json!({"id": id, "result": params, "error": null});
                 return self.write(&answer).map_err(|error| error.to_string());
             }
             Message::Update(rows) => {
-                let State { replica, waiters, .. } = &mut *self.lock();
+                let State { replica, waiters, .. } = &mut *self.state.lock();
                 replica.apply(&rows).ok_or_else(malformed)?;
                 waiters.retain(|_, waiter| !waiter.0(replica));
             }
             Message::Answer(id, answer) => {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 // An answer with a wrong number means that the real one is lost, and perhaps more.
                 if id > state.latest_call {
                     return Err("the server answered a call that was never made".to_owned());
@@ -443,7 +439,7 @@ impl Shared {
 
     /// Closes the connection. The first reason is kept.
     fn end(&self, why: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ended.get_or_insert_with(|| why.to_owned());
         // Dropping the senders ends all waiting calls.
         state.calls.clear();

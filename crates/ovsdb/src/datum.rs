@@ -20,12 +20,6 @@ impl Datum {
         Self(number.into())
     }
 
-    /// A boolean.
-    #[must_use]
-    pub fn flag(is_so: bool) -> Self {
-        Self(is_so.into())
-    }
-
     /// A reference to an existing row.
     #[must_use]
     pub fn reference(row: Uuid) -> Self {

@@ -26,12 +26,6 @@ impl Operation {
         Self(json!({"op": "update", "table": table, "where": is(id), "row": columns(row)}))
     }
 
-    /// Deletes a row. The server deletes unreferenced rows by itself in tables that are not roots.
-    #[must_use]
-    pub fn delete(table: &str, id: Uuid) -> Self {
-        Self(json!({"op": "delete", "table": table, "where": is(id)}))
-    }
-
     /// Adds members to a column.
     #[must_use]
     pub fn add_to_set(table: &str, id: Uuid, column: &str, members: &Datum) -> Self {

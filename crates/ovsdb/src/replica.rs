@@ -115,11 +115,6 @@ impl Row {
         self.members(column).first().and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The strings in a column.
-    pub fn texts(&self, column: &str) -> impl Iterator<Item = &str> {
-        self.members(column).iter().filter_map(Value::as_str)
-    }
-
     /// The integer in a column.
     #[must_use]
     pub fn integer(&self, column: &str) -> Option<i64> {
@@ -224,7 +219,6 @@ mod tests {
         assert_eq!(row.integers("trunks").collect::<Vec<_>>(), [1, 3]);
         assert_eq!(row.references("ports").collect::<Vec<_>>(), [one()]);
         assert_eq!([one(), Uuid::nil()].map(|id| row.refers("ports", id)), [true, false]);
-        assert_eq!(row.texts("several").collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(row.map("external_ids"), [("a", "b")].into());
         assert_eq!((row.text("none"), row.map("name").len(), row.flag("name")), ("", 0, None));
     }

@@ -5,7 +5,8 @@
 use std::{error::Error, fmt};
 
 use crate::{
-    points::{self, Way},
+    fault,
+    points::Way,
     step::{Step, Steps},
 };
 
@@ -131,7 +132,7 @@ pub fn undo<C, E: Error + Send + Sync + 'static>(
 ) -> Vec<Left<E>> {
     let undo_one = |step: &&'static dyn Step<C, Error = E>| {
         let undone = traces::undo(step.name()).in_scope(|| step.undo(context));
-        points::pass_step(Way::Undo, step.name());
+        fault::pass(Way::Undo.prefix(), step.name());
         undone.err().map(|source| Left { step: step.name(), context: 0, source })
     };
     steps.iter().rev().filter_map(undo_one).collect()
@@ -145,7 +146,7 @@ fn attempt<C, E: Error + Send + Sync + 'static>(
 ) -> Result<(), Option<E>> {
     traces::step(step.name()).in_scope(|| step.run(context)).map_err(Some)?;
     // The fault comes after the step's work, which is the hardest case for its undo.
-    points::strike_step(way, step.name()).map_err(|points::Struck| None)
+    if fault::strikes(way.prefix(), step.name()) { Err(None) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::{
     env,
     fs::{self, File},
     io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::OnceLock,
 };
 
@@ -24,29 +24,22 @@ fn folder() -> Option<&'static PathBuf> {
 }
 
 /// Kills the process if the test has created the point's file.
-pub(crate) fn pass(point: &str) {
+pub(crate) fn pass(prefix: &str, point: &str) {
     let Some(folder) = folder() else { return };
-    trace(folder, point);
-    if fs::remove_file(folder.join(format!("kill-{point}"))).is_ok() {
-        die();
+    if let Ok(mut file) = File::options().append(true).open(folder.join("trace")) {
+        // A single write keeps the lines of several threads apart.
+        let _ = file.write_all(format!("{prefix}{point}\n").as_bytes());
     }
-}
-
-fn die() {
-    // SIGKILL does not end the first process of a PID namespace.
-    let _ = raise(Signal::SIGKILL);
-    std::process::abort();
+    if fs::remove_file(folder.join(format!("kill-{prefix}{point}"))).is_ok() {
+        let _ = raise(Signal::SIGKILL);
+        // SIGKILL does not end the first process of a PID namespace.
+        std::process::abort();
+    }
 }
 
 /// Passes a point. Returns whether the step must fail.
-pub(crate) fn strikes(point: &str) -> bool {
-    pass(point);
-    folder().is_some_and(|folder| fs::remove_file(folder.join(format!("fail-{point}"))).is_ok())
-}
-
-fn trace(folder: &Path, point: &str) {
-    if let Ok(mut file) = File::options().append(true).open(folder.join("trace")) {
-        // A single write keeps the lines of several threads apart.
-        let _ = file.write_all(format!("{point}\n").as_bytes());
-    }
+pub(crate) fn strikes(prefix: &str, point: &str) -> bool {
+    pass(prefix, point);
+    let fails = |folder: &PathBuf| folder.join(format!("fail-{prefix}{point}"));
+    folder().is_some_and(|folder| fs::remove_file(fails(folder)).is_ok())
 }

@@ -6,7 +6,7 @@
 #![deny(missing_docs)]
 
 mod engine;
-#[cfg(feature = "fault-injection")]
+#[cfg_attr(not(feature = "fault-injection"), path = "no_fault.rs")]
 mod fault;
 mod points;
 mod step;

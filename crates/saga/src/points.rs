@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use crate::step::Steps;
+use crate::{fault, step::Steps};
 
 /// How a step runs. Each way has its own kill point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,12 @@ pub enum Way {
 }
 
 impl Way {
-    fn point(self, step: &str) -> String {
+    /// What the step's name follows in the kill point's name.
+    pub(crate) const fn prefix(self) -> &'static str {
         match self {
-            Self::Run => step.to_owned(),
-            Self::Repair => format!("repair-{step}"),
-            Self::Undo => format!("undo-{step}"),
+            Self::Run => "",
+            Self::Repair => "repair-",
+            Self::Undo => "undo-",
         }
     }
 }
@@ -32,7 +33,10 @@ pub fn kill_points<C, E: Error + Send + Sync + 'static>(
     steps: &Steps<C, E>,
     ways: &[Way],
 ) -> Vec<String> {
-    let of_way = |way: &Way| steps.iter().map(|step| way.point(step.name())).collect::<Vec<_>>();
+    let of_way = |way: &Way| {
+        let prefix = way.prefix();
+        steps.iter().map(move |step| format!("{prefix}{}", step.name()))
+    };
     ways.iter().flat_map(of_way).collect()
 }
 
@@ -67,32 +71,6 @@ macro_rules! kill_points {
 }
 
 /// Passes a kill point between steps. Called by the enums of [`kill_points!`](crate::kill_points!).
-#[cfg_attr(
-    not(feature = "fault-injection"),
-    expect(unused_variables, reason = "no test asks for a fault")
-)]
 pub fn pass(point: &'static str) {
-    #[cfg(feature = "fault-injection")]
-    crate::fault::pass(point);
-}
-
-/// A test caused the step's failure.
-pub(crate) struct Struck;
-
-#[cfg(feature = "fault-injection")]
-pub(crate) fn pass_step(way: Way, step: &str) {
-    crate::fault::pass(&way.point(step));
-}
-
-#[cfg(not(feature = "fault-injection"))]
-pub(crate) fn pass_step(_way: Way, _step: &str) {}
-
-#[cfg(feature = "fault-injection")]
-pub(crate) fn strike_step(way: Way, step: &str) -> Result<(), Struck> {
-    if crate::fault::strikes(&way.point(step)) { Err(Struck) } else { Ok(()) }
-}
-
-#[cfg(not(feature = "fault-injection"))]
-pub(crate) fn strike_step(_way: Way, _step: &str) -> Result<(), Struck> {
-    Ok(())
+    fault::pass("", point);
 }

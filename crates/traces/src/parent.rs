@@ -11,7 +11,6 @@ pub const VARIABLE: &str = "TRACEPARENT";
 
 /// The supported version, which is also written.
 const VERSION: &str = "00";
-/// The invalid version.
 const NO_VERSION: &str = "ff";
 /// Length of version 00. Later versions start with the same parts.
 const LENGTH: usize = 55;

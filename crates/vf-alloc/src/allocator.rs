@@ -7,7 +7,7 @@ use crate::{
     Settings, SpecError, Usage, VfFacts, VfState, VfView,
     pool::Pool,
     pools::Pools,
-    slot::{Slot, SlotNumber, Stage},
+    slot::{Offer, Slot, SlotNumber, Stage},
     vfs::Vfs,
 };
 
@@ -79,7 +79,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let mut pools = Pools::new(pools)?;
         // In the order in which VFs became free: the new lists keep it.
         let mut in_order: Vec<_> = self.vfs.all().collect();
-        in_order.sort_by_key(|slot| self.pools.listed(slot.number()));
+        in_order.sort_by_key(|slot| self.pools.listed(slot.number));
         for slot in in_order {
             pools.place(slot);
         }
@@ -91,7 +91,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Records that the host reports `vf` back and clean, and marks it as free. A held VF stays held.
     pub fn mark_free(&mut self, vf: FunctionId, facts: VfFacts) {
         self.learn(vf, facts);
-        self.change(vf, Slot::mark_free);
+        self.change(vf, |slot| slot.withdrawn = None);
     }
 
     /// Records the host's facts about `vf` without marking it as free. The VF becomes available when its holder
@@ -100,7 +100,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         if self.facts(vf) == Some(&facts) {
             return;
         }
-        let number = self.vfs.learn(vf, facts).number();
+        let number = self.vfs.learn(vf, facts).number;
         // The offer was made to another host, or under another device.
         self.end_offer_at(number);
         self.pools.place(self.vfs.at(number));
@@ -108,7 +108,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Records that the host does not report `vf` as free. A held VF stays held.
     pub fn withdraw(&mut self, vf: FunctionId, why: &str) {
-        self.change(vf, |slot| slot.withdraw(why));
+        self.change(vf, |slot| slot.withdrawn = Some(why.into()));
     }
 
     /// Sets the VFs that have ports on this DPU. Other VFs are not allocated, even if a host reports them as free.
@@ -120,13 +120,13 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Makes `vf` unavailable for the reason `why`, until [`Self::make_available`]. A held VF stays held.
     pub fn make_unavailable(&mut self, vf: FunctionId, why: &str) {
-        self.change(vf, |slot| slot.make_unavailable(why));
+        self.change(vf, |slot| slot.unavailable = Some(why.into()));
     }
 
     /// Ends [`Self::make_unavailable`] of `vf`. Does nothing if it is not unavailable.
     pub fn make_available(&mut self, vf: FunctionId) {
         if let Some(slot) = self.vfs.get_mut(vf) {
-            slot.make_available();
+            slot.unavailable = None;
             self.pools.sync(slot);
         }
     }
@@ -167,8 +167,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     fn send_offer(&mut self, slot: SlotNumber) -> Offered {
         self.last_number += 1;
         let slot = self.vfs.at_mut(slot);
-        slot.offer(self.last_number);
-        Offered { vf: slot.vf(), number: self.last_number }
+        slot.offer = Some(Offer { number: Some(self.last_number) });
+        Offered { vf: slot.vf, number: self.last_number }
     }
 
     /// Records that the host declined the offer of that number. The VF has to be offered again. Ignores other
@@ -188,7 +188,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Ends the offer of `vf`: its host does not have the VF any more.
     pub fn end_offer(&mut self, vf: FunctionId) {
-        if let Some(slot) = self.vfs.get(vf).map(Slot::number) {
+        if let Some(slot) = self.vfs.get(vf).map(|slot| slot.number) {
             self.end_offer_at(slot);
         }
     }
@@ -196,7 +196,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     fn end_offer_at(&mut self, slot: SlotNumber) {
         self.offered.remove(&slot);
         let slot = self.vfs.at_mut(slot);
-        slot.end_offer();
+        slot.offer = None;
         self.pools.sync(slot);
     }
 
@@ -254,7 +254,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Quarantines `vf` until [`Self::clear`]. A held VF stays held.
     pub fn quarantine(&mut self, vf: FunctionId, reason: &str) {
-        self.change(vf, |slot| slot.quarantine(reason));
+        self.change(vf, |slot| slot.quarantine = Some(reason.into()));
     }
 
     /// Ends the quarantine of `vf` and resets its count of failures.
@@ -292,7 +292,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             RestoredState::Held => Stage::Reserved,
             RestoredState::Releasing => Stage::Releasing,
         };
-        let slot = self.vfs.slot(vf).number();
+        let slot = self.vfs.slot(vf).number;
         self.hold(slot, key, stage);
         Ok(())
     }
@@ -306,25 +306,25 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Whether `vf` is offered to its host, held or not.
     #[must_use]
     pub fn is_offered(&self, vf: FunctionId) -> bool {
-        self.vfs.get(vf).is_some_and(Slot::is_offered)
+        self.vfs.get(vf).is_some_and(|slot| slot.offer.is_some())
     }
 
     /// The host's facts about `vf`. `None`: the host has not reported any.
     #[must_use]
     pub fn facts(&self, vf: FunctionId) -> Option<&VfFacts> {
-        self.vfs.get(vf)?.facts()
+        self.vfs.get(vf)?.facts.as_ref()
     }
 
     /// The VF at `device` of `host`.
     #[must_use]
     pub fn at_device(&self, host: HostId, device: &Device) -> Option<FunctionId> {
-        self.vfs.of_device(host, device).map(Slot::vf)
+        self.vfs.of_device(host, device).map(|slot| slot.vf)
     }
 
     /// The VF that `key` holds.
     #[must_use]
     pub fn vf_of(&self, key: &K) -> Option<FunctionId> {
-        self.vfs.of_key(key).map(Slot::vf)
+        self.vfs.of_key(key).map(|slot| slot.vf)
     }
 
     /// The state of `vf`. `None`: it was never reported or held.
@@ -414,13 +414,13 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let found = self.vfs.of_device(request.host, device);
         let device = || device.clone();
         let slot = found.ok_or_else(|| ReserveError::PinnedUnknown { device: device() })?;
-        let vf = slot.vf();
+        let vf = slot.vf;
         if !slot.is_in(&pool.spec) {
             let pool = request.pool.into();
             return Err(ReserveError::PinnedNotInPool { device: device(), vf, pool });
         }
         match slot.state() {
-            _ if is_eligible(slot) => Ok(slot.number()),
+            _ if is_eligible(slot) => Ok(slot.number),
             VfState::Free => Err(ReserveError::NotOffered { device: device(), vf }),
             state => Err(ReserveError::PinnedNotFree { device: device(), vf, state }),
         }
@@ -437,7 +437,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     fn hold(&mut self, slot: SlotNumber, key: K, stage: Stage) -> FunctionId {
         let slot = self.vfs.hold(slot, key, stage);
         self.pools.sync(slot);
-        slot.vf()
+        slot.vf
     }
 
     /// Ends `key`'s hold, then applies `change` to its VF.
@@ -445,7 +445,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let slot = self.vfs.clear_hold(key)?;
         change(slot);
         self.pools.sync(slot);
-        Some(slot.vf())
+        Some(slot.vf)
     }
 
     /// Applies `change` to `vf`, known or not.
@@ -458,11 +458,11 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
 /// The VF that the key already holds, if it matches the request.
 fn reserve_again<K>(request: &Request<'_>, slot: &Slot<K>) -> Result<FunctionId, ReserveError> {
-    let held = slot.vf();
+    let held = slot.vf;
     if slot.is_releasing() {
         return Err(ReserveError::KeyReleasing { held });
     }
-    let Some(facts) = slot.facts() else { return Ok(held) };
+    let Some(facts) = &slot.facts else { return Ok(held) };
     if facts.host != request.host {
         return Err(ReserveError::OtherHost { held });
     }

@@ -5,7 +5,9 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// A physical function by the eswitch's numbers. Shown as `p0`, or `c1p0` on an external controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct PfId {
     /// The controller: 0 for the local one, 1 and up for external hosts.
     pub controller: u32,
@@ -15,7 +17,9 @@ pub struct PfId {
 
 /// A VF by the eswitch's numbers. Shown as `pf0vf3`, or `c1pf0vf3` on an external controller, which is the kernel's
 /// `phys_port_name` of its representor. A scalable function would be another number of its PF.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct FunctionId {
     /// The VF's PF.
     #[serde(flatten)]
@@ -103,6 +107,12 @@ pub struct ParseIdError {
     example: &'static str,
 }
 
+impl ParseIdError {
+    fn new(text: &str, what: &'static str, example: &'static str) -> Self {
+        Self { text: text.chars().take(40).collect(), what, example }
+    }
+}
+
 /// Splits `prefix` and the decimal number after it off the front of `text`.
 fn take_number<'a, N: FromStr>(text: &'a str, prefix: &str) -> Option<(N, &'a str)> {
     let rest = text.strip_prefix(prefix)?;
@@ -122,11 +132,7 @@ impl FromStr for PfId {
         let (controller, rest) = take_controller(text);
         match take_number(rest, "p") {
             Some((pf, "")) => Ok(Self { controller, pf }),
-            _ => Err(ParseIdError {
-                text: text.chars().take(40).collect(),
-                what: "PF",
-                example: "p0",
-            }),
+            _ => Err(ParseIdError::new(text, "PF", "p0")),
         }
     }
 }
@@ -140,12 +146,7 @@ impl FromStr for FunctionId {
             Some((vf, "")) => Some(Self { pf: PfId { controller, pf }, vf }),
             _ => None,
         });
-        let refuse = || ParseIdError {
-            text: text.chars().take(40).collect(),
-            what: "VF",
-            example: "pf0vf3",
-        };
-        parsed.ok_or_else(refuse)
+        parsed.ok_or_else(|| ParseIdError::new(text, "VF", "pf0vf3"))
     }
 }
 

@@ -17,6 +17,7 @@ mod pool;
 mod pools;
 mod selector;
 mod slot;
+pub mod software_card;
 mod spec;
 mod state;
 mod vfs;

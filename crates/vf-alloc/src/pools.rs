@@ -73,13 +73,13 @@ impl Pools {
 
     /// Puts a VF into its pools by its host's facts. A free one becomes the last of its lists.
     pub(crate) fn place<K>(&mut self, slot: &Slot<K>) {
-        let Some(host) = slot.facts().map(|facts| facts.host) else { return };
-        let number = slot.number();
+        let Some(host) = slot.facts.as_ref().map(|facts| facts.host) else { return };
+        let number = slot.number;
         self.unlist(number);
         let is_handed_out = self.is_handed_out(slot);
         let has_it = self.pools.iter_mut().enumerate().filter(|(_, pool)| slot.is_in(&pool.spec));
         let has_it = has_it.filter(|(_, pool)| pool.spec.pinned_only == is_handed_out);
-        let pf = slot.vf().pf;
+        let pf = slot.vf.pf;
         let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, pf))).collect();
         self.places.resize_with(self.places.len().max(number.0 + 1), Place::default);
         self.places[number.0] = Place { listed: None, lanes };
@@ -88,9 +88,9 @@ impl Pools {
 
     /// Updates the lists after a change of a VF.
     pub(crate) fn sync<K>(&mut self, slot: &Slot<K>) {
-        match (slot.is_free(), self.listed(slot.number()).is_some()) {
-            (true, false) => self.list(slot.number()),
-            (false, true) => self.unlist(slot.number()),
+        match (slot.is_free(), self.listed(slot.number).is_some()) {
+            (true, false) => self.list(slot.number),
+            (false, true) => self.unlist(slot.number),
             _ => {}
         }
     }

@@ -64,37 +64,18 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The text selects no VFs.
+/// The text, shown without what comes after 40 characters, selects no VFs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 pub enum ParseSelectorError {
-    /// Not of a known form.
     #[error("{text:?} selects no VFs; write p0, p0#3, p0#2-45 or p0#0-3,8-9")]
-    Form {
-        /// The text, cut to 40 characters.
-        text: String,
-    },
-    /// A range whose last VF comes before its first.
+    Form { text: String },
     #[error("{text:?}: the range {first}-{last} is the wrong way round; write {last}-{first}")]
-    Reversed {
-        /// The text, cut to 40 characters.
-        text: String,
-        /// Its first VF.
-        first: u16,
-        /// Its last VF.
-        last: u16,
-    },
-    /// A list where one selector is wanted.
+    Reversed { text: String, first: u16, last: u16 },
     #[error("{text:?} selects several ranges where one is wanted")]
-    Several {
-        /// The text, cut to 40 characters.
-        text: String,
-    },
-    /// A PCI id that is not a hexadecimal number of at most four digits.
+    Several { text: String },
     #[error("{text:?} is not a PCI id, such as 15b3")]
-    PciId {
-        /// The text, cut to 40 characters.
-        text: String,
-    },
+    PciId { text: String },
 }
 
 fn shortened(text: &str) -> String {

@@ -8,33 +8,33 @@ pub(crate) struct SlotNumber(pub(crate) usize);
 
 #[derive(Debug)]
 pub(crate) struct Slot<K> {
-    number: SlotNumber,
-    vf: FunctionId,
-    facts: Option<VfFacts>,
-    hold: Option<Hold<K>>,
+    pub(crate) number: SlotNumber,
+    pub(crate) vf: FunctionId,
+    pub(crate) facts: Option<VfFacts>,
+    pub(crate) hold: Option<Hold<K>>,
     /// Why its host does not report it as free.
-    withdrawn: Option<String>,
+    pub(crate) withdrawn: Option<String>,
     /// The offer to its host.
-    offer: Option<Offer>,
+    pub(crate) offer: Option<Offer>,
     /// Whether it has a port on this DPU.
-    has_port: bool,
+    pub(crate) has_port: bool,
     /// Why this DPU withholds it.
-    unavailable: Option<String>,
-    quarantine: Option<String>,
+    pub(crate) unavailable: Option<String>,
+    pub(crate) quarantine: Option<String>,
     failures: u32,
 }
 
 /// An offer: only a request that names it gets the VF.
 #[derive(Clone, Copy, Debug)]
-struct Offer {
+pub(crate) struct Offer {
     /// The number that the host has to name. `None`: a new number has to be sent.
-    number: Option<u64>,
+    pub(crate) number: Option<u64>,
 }
 
 #[derive(Debug)]
-struct Hold<K> {
-    key: K,
-    stage: Stage,
+pub(crate) struct Hold<K> {
+    pub(crate) key: K,
+    pub(crate) stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,18 +60,6 @@ impl<K> Slot<K> {
         }
     }
 
-    pub(crate) const fn number(&self) -> SlotNumber {
-        self.number
-    }
-
-    pub(crate) const fn vf(&self) -> FunctionId {
-        self.vf
-    }
-
-    pub(crate) const fn facts(&self) -> Option<&VfFacts> {
-        self.facts.as_ref()
-    }
-
     pub(crate) fn holder(&self) -> Option<&K> {
         self.hold.as_ref().map(|hold| &hold.key)
     }
@@ -87,10 +75,6 @@ impl<K> Slot<K> {
     /// Whether a request with the offer of that number gets it.
     pub(crate) fn is_offered_by(&self, number: u64) -> bool {
         self.is_requestable() && self.offer.is_some_and(|offer| offer.number == Some(number))
-    }
-
-    pub(crate) const fn is_offered(&self) -> bool {
-        self.offer.is_some()
     }
 
     /// Whether a request that names its offer would get it.
@@ -159,51 +143,11 @@ impl<K> Slot<K> {
         }
     }
 
-    pub(crate) fn learn(&mut self, facts: VfFacts) {
-        self.facts = Some(facts);
-    }
-
-    pub(crate) fn mark_free(&mut self) {
-        self.withdrawn = None;
-    }
-
-    pub(crate) fn withdraw(&mut self, why: &str) {
-        self.withdrawn = Some(why.into());
-    }
-
-    pub(crate) const fn offer(&mut self, number: u64) {
-        self.offer = Some(Offer { number: Some(number) });
-    }
-
     /// Its host declined the offer of that number.
     pub(crate) fn note_declined(&mut self, number: u64) {
         if self.offer.is_some_and(|offer| offer.number == Some(number)) {
             self.reset_offer();
         }
-    }
-
-    pub(crate) const fn end_offer(&mut self) {
-        self.offer = None;
-    }
-
-    pub(crate) const fn set_port(&mut self, has_port: bool) {
-        self.has_port = has_port;
-    }
-
-    pub(crate) fn make_unavailable(&mut self, why: &str) {
-        self.unavailable = Some(why.into());
-    }
-
-    pub(crate) fn make_available(&mut self) {
-        self.unavailable = None;
-    }
-
-    pub(crate) fn hold(&mut self, key: K, stage: Stage) {
-        self.hold = Some(Hold { key, stage });
-    }
-
-    pub(crate) fn clear_hold(&mut self) {
-        self.hold = None;
     }
 
     pub(crate) fn note_attached(&mut self) {
@@ -244,10 +188,6 @@ impl<K> Slot<K> {
             let reason = format!("{failures} attaches in a row failed; the last error: {reason}");
             self.quarantine = Some(reason);
         }
-    }
-
-    pub(crate) fn quarantine(&mut self, reason: &str) {
-        self.quarantine = Some(reason.into());
     }
 
     pub(crate) fn clear(&mut self) -> Result<(), ClearError> {

@@ -62,30 +62,16 @@ pub struct Settings {
 
 /// Errors in the pools of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the sentences explain the variants and their fields")]
 pub enum SpecError {
-    /// A pool without a name.
     #[error("a VF pool has no name")]
     NoName,
-    /// Two pools of one name.
     #[error("there are two VF pools named {name:?}")]
-    Duplicate {
-        /// The name.
-        name: String,
-    },
-    /// A pool that selects nothing.
+    Duplicate { name: String },
     #[error("VF pool {name:?} selects no VFs; list some in `select`, such as \"p0#0-63\"")]
-    SelectsNothing {
-        /// The pool.
-        name: String,
-    },
-    /// A range whose last VF comes before its first.
+    SelectsNothing { name: String },
     #[error("VF pool {name:?}: the range {selector} is the wrong way round")]
-    Reversed {
-        /// The pool.
-        name: String,
-        /// The range.
-        selector: Selector,
-    },
+    Reversed { name: String, selector: Selector },
 }
 
 /// Checks each pool, and that no two have the same name.

@@ -9,7 +9,7 @@ use ahash::RandomState;
 
 use crate::{
     Device, FunctionId, HostId, VfFacts,
-    slot::{Slot, SlotNumber, Stage},
+    slot::{Hold, Slot, SlotNumber, Stage},
 };
 
 /// The VFs. All changes of a VF's device or holder go through this type, which keeps the indexes.
@@ -81,15 +81,16 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
 
     /// Records a host's facts about a VF. The VF may have moved to another host or device.
     pub(crate) fn learn(&mut self, vf: FunctionId, facts: VfFacts) -> &Slot<K> {
-        let number = self.slot(vf).number();
+        let number = self.slot(vf).number;
         self.forget_device(number);
         self.by_device.entry(facts.host).or_default().insert(facts.device.clone(), number);
-        self.slots[number.0].learn(facts);
-        &self.slots[number.0]
+        let slot = &mut self.slots[number.0];
+        slot.facts = Some(facts);
+        slot
     }
 
     fn forget_device(&mut self, number: SlotNumber) {
-        let Some(facts) = self.slots[number.0].facts() else { return };
+        let Some(facts) = &self.slots[number.0].facts else { return };
         let Some(of_host) = self.by_device.get_mut(&facts.host) else { return };
         // Another VF may have this device now.
         if of_host.get(&facts.device) == Some(&number) {
@@ -99,21 +100,22 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
 
     pub(crate) fn hold(&mut self, number: SlotNumber, key: K, stage: Stage) -> &Slot<K> {
         self.by_key.insert(key.clone(), number);
-        self.slots[number.0].hold(key, stage);
-        &self.slots[number.0]
+        let slot = &mut self.slots[number.0];
+        slot.hold = Some(Hold { key, stage });
+        slot
     }
 
     /// Ends `key`'s hold.
     pub(crate) fn clear_hold(&mut self, key: &K) -> Option<&mut Slot<K>> {
         let number = self.by_key.remove(key)?;
         let slot = &mut self.slots[number.0];
-        slot.clear_hold();
+        slot.hold = None;
         Some(slot)
     }
 
     pub(crate) fn set_ports(&mut self, ports: BTreeSet<FunctionId>) {
         for slot in &mut self.slots {
-            slot.set_port(ports.contains(&slot.vf()));
+            slot.has_port = ports.contains(&slot.vf);
         }
         self.ports = Some(ports);
     }

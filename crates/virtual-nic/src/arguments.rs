@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::Kind;
 
@@ -47,7 +47,7 @@ pub struct PlugArguments {
     pub places: Places,
     /// Technique of the card's links.
     #[arg(long, default_value = "veth")]
-    pub kind: KindArgument,
+    pub kind: Kind,
     /// Number of PFs.
     #[arg(long, default_value_t = 1)]
     pub pfs: u16,
@@ -67,23 +67,4 @@ pub struct PlugArguments {
     /// Namespace of the uplinks' far ends, `wire0` and so on.
     #[arg(long, requires = "uplink", value_name = "NAME|PATH")]
     pub wire_netns: Option<PathBuf>,
-}
-
-/// Technique of a card's links.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum KindArgument {
-    /// Veth pairs, which any kernel has.
-    Veth,
-    /// The kernel's simulated switchdev card, with devlink ports, one PF, and always an uplink `p0`. Needs the kernel
-    /// module netdevsim, and debugfs for more than 4 VFs.
-    Netdevsim,
-}
-
-impl From<KindArgument> for Kind {
-    fn from(kind: KindArgument) -> Self {
-        match kind {
-            KindArgument::Veth => Self::Veth,
-            KindArgument::Netdevsim => Self::Netdevsim,
-        }
-    }
 }

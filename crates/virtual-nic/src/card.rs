@@ -6,16 +6,17 @@ use std::{
     time::Duration,
 };
 
-use netlink::{Error, Link, LinkEvent, LinkMonitor, MacAddress, Request, Rtnl, VethEnd};
-use vf_alloc::FunctionId;
+use netlink::{
+    Error, Link, LinkEvent, LinkMonitor, MacAddress, Request, Rtnl, VethEnd, gone_is_done,
+};
+use vf_alloc::{FunctionId, software_card::CardLink};
 
 use crate::{
-    CardError, Namespaces, Plan, UplinkWireAlias, VirtualVf,
+    CardError, Namespaces, Plan,
     netdevsim::{Device, uplink_label},
-    parsed,
     plan::{FIRST_MTU, first_mac, vf_name},
     plug::{finish_checksums, label, label_inner, make_pair, plug, unplug},
-    vf_of_inner, wires,
+    wires,
 };
 
 /// Pause before the next attempt to restore a VF.
@@ -170,7 +171,7 @@ impl Card {
 
     /// Updates the state of the VF, if the link is one.
     fn learn(&mut self, link: &Link) {
-        if let Some(VirtualVf { id, .. }) = parsed(link.alias.as_deref())
+        if let Some(CardLink::Vf(id)) = link.alias.as_deref().and_then(CardLink::of)
             && let Some(vf) = self.vfs.get_mut(&id)
         {
             vf.learn(link);
@@ -190,7 +191,7 @@ impl Card {
             LinkEvent::Gone { index, alias, .. } => {
                 if let Some(id) = vf_of_inner(alias.as_deref()) {
                     self.inner_gone(id, index);
-                } else if let Some(VirtualVf { id, .. }) = parsed(alias.as_deref()) {
+                } else if let Some(CardLink::Vf(id)) = alias.as_deref().and_then(CardLink::of) {
                     self.look_for(id)?;
                 }
             }
@@ -232,7 +233,10 @@ impl Card {
     /// Names an uplink that the kernel recreated, and joins it to its wire.
     fn adopt_uplink(&mut self, uplink: &Link) -> Result<(), Error> {
         self.dpu.change_link(uplink.index, &uplink_label())?;
-        let is_wire = |link: &&Link| parsed::<UplinkWireAlias>(link.alias.as_deref()).is_some();
+        let is_wire = |link: &&Link| {
+            let link = link.alias.as_deref().and_then(CardLink::of);
+            matches!(link, Some(CardLink::UplinkWire(_)))
+        };
         match self.dpu.links()?.iter().find(is_wire) {
             Some(wire) => wires::join(uplink.index, wire, &self.namespaces.dpu, &mut self.dpu),
             None => Ok(()),
@@ -304,23 +308,19 @@ impl Card {
         let Some(inner) = self.dpu.link_by_name(&name)? else { return Ok(()) };
         let Some(link) = self.dpu.peer_of(&inner)? else { return Ok(()) };
         if let Some(representor) = vf.representor {
-            self.rejoin(representor, &inner)?;
+            let joined = wires::join(representor, &inner, &self.namespaces.dpu, &mut self.dpu);
+            // A missing representor is joined when it is created.
+            gone_is_done(joined)?;
         }
         if self.plan.whole_checksums {
             finish_checksums(&self.namespaces.host, &link.name);
         }
         self.restore_names(&link, &vf)?;
-        self.host.change_link(link.index, &label(&VirtualVf::new(id)))?;
+        self.host.change_link(link.index, &label(CardLink::Vf(id)))?;
         let mut vf = Vf { inner: inner.index, ..vf };
         vf.learn(&link);
         self.vfs.insert(id, vf);
         Ok(())
-    }
-
-    /// Joins a new wire to the existing representor. A missing representor is joined when it is created.
-    fn rejoin(&mut self, representor: u32, wire: &Link) -> Result<(), Error> {
-        let joined = wires::join(representor, wire, &self.namespaces.dpu, &mut self.dpu);
-        joined.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
     }
 
     fn recreate(&mut self, id: FunctionId, vf: &Vf) -> Result<(), Error> {
@@ -357,5 +357,13 @@ impl Card {
             }
         }
         Ok(())
+    }
+}
+
+/// The VF whose inner end has this alias.
+fn vf_of_inner(alias: Option<&str>) -> Option<FunctionId> {
+    match CardLink::of(alias?)? {
+        CardLink::Representor(id) | CardLink::Wire(id) => Some(id),
+        _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! A software DPU, plugged between the network namespaces of a host and a DPU.
 //!
-//! - VFs are recognised by their [aliases](VirtualVf), as real ones are by PCI address.
+//! - VFs are recognised by their [aliases](vf_alloc::software_card), as real ones are by PCI address.
 //! - When the namespace of a moved VF ends, the VF comes back to the host, as a real one does. [`Card`] adds this to
 //!   veth pairs, so programs see the same events as with a real card.
 //! - A DPU may have cards of several hosts, and a host those of several DPUs. Their controller numbers differ, and each
@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod alias;
 pub mod arguments;
 mod card;
 mod error;
@@ -22,10 +21,6 @@ mod plan;
 mod plug;
 mod wires;
 
-pub use alias::{
-    ParseAliasError, PciAddress, RepresentorAlias, UplinkAlias, VirtualVf, controller_of,
-};
-pub(crate) use alias::{UplinkWireAlias, WireAlias, parsed, vf_of_inner};
 pub use card::Card;
 pub use error::{CardError, Namespaces, Side};
 pub use plan::{Kind, Plan};

@@ -44,7 +44,7 @@ async fn run_card(arguments: PlugArguments) -> anyhow::Result<()> {
     let mut shutdown = ShutdownSignals::catch().context("cannot listen to signals")?;
     let mut resets = reload_signals().context("cannot listen to signals")?;
     let plan = Plan {
-        kind: arguments.kind.into(),
+        kind: arguments.kind,
         controller: arguments.places.controller,
         pfs: arguments.pfs,
         vfs: arguments.vfs,

@@ -3,9 +3,9 @@
 use std::{fmt, fs, io, path::Path};
 
 use netlink::{Devlink, DevlinkDevice, EswitchMode, Link, LinkChange, Netns, Rtnl};
-use vf_alloc::{FunctionId, PfId};
+use vf_alloc::{FunctionId, PfId, software_card::CardLink};
 
-use crate::{CardError, UplinkAlias, plan::uplink_name};
+use crate::{CardError, plan::uplink_name};
 
 /// Control files of netdevsim.
 const BUS: &str = "/sys/bus/netdevsim";
@@ -119,7 +119,7 @@ impl Device {
 /// Name and alias of the uplink.
 pub(crate) fn uplink_label() -> LinkChange<'static> {
     let id = PfId::local(0);
-    LinkChange::new().name(uplink_name(id)).alias(UplinkAlias(id).to_string())
+    LinkChange::new().name(uplink_name(id)).alias(CardLink::Uplink(id).to_string())
 }
 
 struct WriteError {

@@ -1,12 +1,13 @@
 //! The plan of a card: its size and the names of its links.
 
+use clap::ValueEnum;
 use netlink::MacAddress;
-use vf_alloc::{FunctionId, PfId};
-
-use crate::{
-    CardError, Namespaces, RepresentorAlias, Side, UplinkAlias, UplinkWireAlias, WireAlias,
-    alias::{PF_LIMIT, pf_number},
+use vf_alloc::{
+    FunctionId, PfId,
+    software_card::{CardLink, PF_LIMIT, pf_number},
 };
+
+use crate::{CardError, Namespaces, Side};
 
 const CONTROLLER_LIMIT: u32 = 15;
 const VF_LIMIT: u16 = 4096;
@@ -15,13 +16,14 @@ const VF_LIMIT: u16 = 4096;
 pub(crate) const FIRST_MTU: u32 = 1500;
 
 /// Technique of a card's links.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Veth pairs: one end is the VF, the other its representor.
-    #[default]
+    /// Veth pairs, which any kernel has.
+    // One end is the VF, the other its representor.
     Veth,
-    /// The kernel's simulated switchdev card. Redirections join its representors to the VFs' veth pairs.
+    /// The kernel's simulated switchdev card, with devlink ports, one PF, and always an uplink `p0`. Needs the kernel
+    /// module netdevsim, and debugfs for more than 4 VFs.
+    // Redirections join its representors to the VFs' veth pairs.
     Netdevsim,
 }
 
@@ -35,10 +37,10 @@ impl Kind {
     }
 
     /// Alias of the inner end of a VF's pair.
-    pub(crate) fn inner_alias(self, id: FunctionId) -> String {
+    pub(crate) const fn inner_link(self, id: FunctionId) -> CardLink {
         match self {
-            Self::Veth => RepresentorAlias(id).to_string(),
-            Self::Netdevsim => WireAlias(id).to_string(),
+            Self::Veth => CardLink::Representor(id),
+            Self::Netdevsim => CardLink::Wire(id),
         }
     }
 
@@ -51,10 +53,10 @@ impl Kind {
     }
 
     /// Alias of the inner end of an uplink's pair.
-    pub(crate) fn inner_uplink_alias(self, id: PfId) -> String {
+    pub(crate) const fn inner_uplink(self, id: PfId) -> CardLink {
         match self {
-            Self::Veth => UplinkAlias(id).to_string(),
-            Self::Netdevsim => UplinkWireAlias(id).to_string(),
+            Self::Veth => CardLink::Uplink(id),
+            Self::Netdevsim => CardLink::UplinkWire(id),
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::process::Command;
 
-use netlink::{IpNetwork, Link, LinkChange, Netns, Request, Rtnl, VethEnd};
-use vf_alloc::{FunctionId, PfId};
+use netlink::{IpNetwork, Link, LinkChange, Netns, Request, Rtnl, VethEnd, gone_is_done};
+use vf_alloc::{FunctionId, PfId, software_card::CardLink};
 
 use crate::{
-    CardError, Kind, Namespaces, Plan, Side, VirtualVf,
-    alias::{ManagementAlias, controller_of},
+    CardError, Kind, Namespaces, Plan, Side,
     netdevsim::Device,
     plan::{FIRST_MTU, first_mac, management_name, vf_name, wire_name},
     wires::{self, WIRE_MTU},
@@ -24,8 +23,8 @@ const fn unlabelled_queue(controller: u32) -> u32 {
 }
 
 /// Sets a link's alias and triggers an event.
-pub(crate) fn label(alias: &impl ToString) -> LinkChange<'static> {
-    LinkChange::new().alias(alias.to_string()).queue_length(LABELLED_QUEUE)
+pub(crate) fn label(link: CardLink) -> LinkChange<'static> {
+    LinkChange::new().alias(link.to_string()).queue_length(LABELLED_QUEUE)
 }
 
 /// The request that creates a VF and its inner end, to be sent in the host's namespace. From the DPU's, older kernels
@@ -43,7 +42,7 @@ pub(crate) fn make_pair<'a>(
 
 /// The request that sets the inner end's alias, to be sent in the DPU's namespace.
 pub(crate) fn label_inner(id: FunctionId, kind: Kind) -> Request<'static> {
-    let label = inner_label(kind, &kind.inner_alias(id));
+    let label = inner_label(kind, kind.inner_link(id));
     Request::change_link_named(&kind.inner_name(id), &label)
 }
 
@@ -56,10 +55,10 @@ fn inner_end<'a>(name: &str, kind: Kind, namespaces: &'a Namespaces) -> VethEnd<
 }
 
 /// A wire is always up; the representor's state decides whether frames flow.
-fn inner_label(kind: Kind, alias: &str) -> LinkChange<'static> {
+fn inner_label(kind: Kind, link: CardLink) -> LinkChange<'static> {
     match kind {
-        Kind::Veth => label(&alias),
-        Kind::Netdevsim => label(&alias).up(),
+        Kind::Veth => label(link),
+        Kind::Netdevsim => label(link).up(),
     }
 }
 
@@ -118,9 +117,8 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
     if plan.whole_checksums {
         plan.vf_ids().for_each(|id| finish_checksums(&namespaces.host, &vf_name(id)));
     }
-    let labels = plan
-        .vf_ids()
-        .map(|id| Request::change_link_named(&vf_name(id), &label(&VirtualVf::new(id))));
+    let labels =
+        plan.vf_ids().map(|id| Request::change_link_named(&vf_name(id), &label(CardLink::Vf(id))));
     host.batch(&labels.collect::<Vec<_>>())?;
     if plan.management {
         make_management(plan.controller, namespaces, &mut host, &mut dpu)?;
@@ -154,7 +152,7 @@ fn make_management(
     let name = management_name(controller);
     let end = VethEnd::new(&name);
     let (host_end, dpu_end) = (end.clone().netns(&namespaces.host), end.netns(&namespaces.dpu));
-    let label = label(&ManagementAlias(controller)).up();
+    let label = label(CardLink::Management(controller)).up();
     let labelled = || Request::change_link_named(&name, &label);
     dpu.batch(&[Request::add_veth(&host_end, &dpu_end), labelled()])?;
     host.batch(&[labelled()])?;
@@ -182,7 +180,7 @@ fn make_uplink(id: PfId, kind: Kind, namespaces: &Namespaces) -> Vec<Request<'_>
     let queue = unlabelled_queue(id.controller);
     let inner = inner_end(&name, kind, namespaces).queue_length(queue);
     let far_end = VethEnd::new(wire_name(id)).netns(wire);
-    let label = inner_label(kind, &kind.inner_uplink_alias(id));
+    let label = inner_label(kind, kind.inner_uplink(id));
     vec![Request::add_veth(&far_end, &inner), Request::change_link_named(&name, &label)]
 }
 
@@ -220,18 +218,10 @@ fn remove_parts(rtnl: &mut Rtnl, controller: u32) -> Result<usize, netlink::Erro
     let group = unused_group(&links);
     let regroup = LinkChange::new().group(group);
     let regrouped = parts.iter().map(|link| Request::change_link(link.index, &regroup));
-    unless_gone(rtnl.batch(&regrouped.collect::<Vec<_>>()))?;
-    unless_gone(rtnl.batch(&[Request::delete_group(group)]))?;
+    // A pod that has just ended takes its VF and representor with it. The kernel carries out the rest of the batch.
+    gone_is_done(rtnl.batch(&regrouped.collect::<Vec<_>>()))?;
+    gone_is_done(rtnl.batch(&[Request::delete_group(group)]))?;
     Ok(parts.len())
-}
-
-/// Ignores missing links: a pod that has just ended takes its VF and representor with it. The kernel carries out the
-/// rest of the batch.
-fn unless_gone(removed: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
-    match removed {
-        Err(error) if error.is_not_found() => Ok(()),
-        removed => removed,
-    }
 }
 
 fn unused_group(links: &[Link]) -> u32 {
@@ -243,7 +233,8 @@ fn unused_group(links: &[Link]) -> u32 {
 fn is_part(link: &Link, controller: u32) -> bool {
     let is_veth = link.kind.as_deref() == Some("veth");
     let is_unlabelled = || is_veth && link.queue_length == unlabelled_queue(controller);
-    let is_labelled = |alias: &str| controller_of(alias) == Some(controller);
+    let is_labelled =
+        |alias: &str| CardLink::of(alias).is_some_and(|link| link.controller() == controller);
     Device::of_controller(controller, std::slice::from_ref(link)).is_some()
         || link.alias.as_deref().map_or_else(is_unlabelled, is_labelled)
 }

@@ -5,8 +5,9 @@
 //! see at a real card's.
 
 use netlink::{Error, Family, Hook, Link, Netns, Redirect, Rtnl, set_sysctl};
+use vf_alloc::software_card::CardLink;
 
-use crate::{UplinkAlias, UplinkWireAlias, WireAlias, netdevsim::Device, parsed};
+use crate::netdevsim::Device;
 
 /// Largest MTU of a veth pair: the port or the VF limits frames, not the wire.
 pub(crate) const WIRE_MTU: u32 = 65535;
@@ -38,12 +39,14 @@ fn redirects(port: u32, wire: u32) -> [Redirect; 2] {
 
 /// The port to which a wire belongs.
 fn port_of<'a>(device: &Device, wire: &Link, links: &'a [Link]) -> Option<&'a Link> {
-    let alias = wire.alias.as_deref();
-    if let Some(WireAlias(id)) = parsed(alias) {
-        return links.iter().find(|link| device.represented(link) == Some(id));
+    let card_link = |link: &Link| link.alias.as_deref().and_then(CardLink::of);
+    match card_link(wire)? {
+        CardLink::Wire(id) => links.iter().find(|link| device.represented(link) == Some(id)),
+        CardLink::UplinkWire(id) => {
+            links.iter().find(|link| card_link(link) == Some(CardLink::Uplink(id)))
+        }
+        _ => None,
     }
-    let UplinkWireAlias(id) = parsed(alias)?;
-    links.iter().find(|link| parsed(link.alias.as_deref()) == Some(UplinkAlias(id)))
 }
 
 /// Disables IPv6 on a wire of the current namespace, so that the kernel sends nothing there. A failure is harmless: the

@@ -7,7 +7,7 @@ use dpu_service::attachments::Configuration;
 use model::{AttachSpec, PortMapping, Protocol};
 use netlink::nftables::Nftables;
 
-use crate::world::{World, configuration, detach_of, network, settings, spec};
+use crate::world::{World, configuration, detach_of, network, requesting, settings, spec};
 
 const ATTACHMENTS: u16 = 1000;
 const ROUNDS: u16 = 300;
@@ -64,7 +64,7 @@ fn mapped(number: u16) -> AttachSpec {
         container_port: 80,
     };
     let container = format!("mapped-{number}");
-    AttachSpec { port_mappings: vec![port], ..spec(&container) }
+    requesting(spec(&container), |it| it.port_mappings = vec![port])
 }
 
 /// What an attach takes; the detach after it is not counted. Nor is another before it, so that each finds the

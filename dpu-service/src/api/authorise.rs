@@ -20,8 +20,13 @@ use super::{
     answer::Answer,
     call_limits::{CallLimits, CallPermit},
     calls::{HOSTS, Kind, rules},
+    convert::read,
 };
-use crate::{author::Author, config::Limits, shared::Shared};
+use crate::{
+    author::{Author, Cause},
+    config::Limits,
+    shared::Shared,
+};
 use model::HostName;
 
 /// Maximum length of a request: a message and its gRPC prefix.
@@ -69,14 +74,9 @@ impl Authorise {
             ));
         }
         // Health and reflection stay available to hosts that are not configured.
-        if identity.role() == Role::Host && roles == HOSTS {
-            return self.check_host(identity.name());
-        }
-        Ok(())
-    }
-
-    fn check_host(&self, name: &str) -> Result<(), Failure> {
-        if self.shared.engine.hosts().serves(&HostName(name.into())) {
+        let name = identity.name();
+        let hosts = self.shared.engine.hosts();
+        if identity.role() != Role::Host || roles != HOSTS || hosts.serves(&HostName(name.into())) {
             return Ok(());
         }
         let message = format!(
@@ -86,21 +86,20 @@ impl Authorise {
     }
 }
 
-/// The calling peer.
 pub(crate) fn peer(extensions: &Extensions) -> Result<&Peer, Failure> {
     extensions
         .get()
         .ok_or_else(|| Failure::new(Reason::Internal, "the call came without its peer's identity"))
 }
 
-/// The calling host.
 pub(crate) fn calling_host<T>(request: &tonic::Request<T>) -> Result<HostName, Failure> {
     Ok(HostName(peer(request.extensions())?.identity.name().into()))
 }
 
-/// The calling operator.
-pub(crate) fn calling_operator<T>(request: &tonic::Request<T>) -> Result<Author, Failure> {
-    Ok(Author::Operator(peer(request.extensions())?.identity.name().to_owned()))
+/// The calling operator with the request's `reason`.
+pub(crate) fn cause<T>(request: &tonic::Request<T>, reason: &str) -> Result<Cause, Failure> {
+    let author = Author::Operator(peer(request.extensions())?.identity.name().to_owned());
+    Ok(Cause::new(author, read::reason(reason)?))
 }
 
 impl<S> Layer<S> for Authorise {
@@ -111,7 +110,6 @@ impl<S> Layer<S> for Authorise {
     }
 }
 
-/// A service behind [`Authorise`].
 #[derive(Clone, Debug)]
 pub(crate) struct Authorised<S> {
     rules: Authorise,
@@ -151,7 +149,8 @@ where
                 Kind::List => Some(permit.turn().await),
                 Kind::Call | Kind::Stream => None,
             };
-            Ok(hold(inner.oneshot(request).await?, permit))
+            let held = Answer::hold(inner.oneshot(request).await?, permit);
+            Ok(held.unwrap_or_else(|failure| Status::from(failure).into_http()))
         })
     }
 }
@@ -170,12 +169,6 @@ async fn enter(
     };
     permit.enter(kind)?;
     Ok(request)
-}
-
-/// The response with its permit, or a refusal instead.
-fn hold(answer: Response<Body>, permit: CallPermit) -> Response<Body> {
-    let held = Answer::hold(answer, permit);
-    held.unwrap_or_else(|failure| Status::from(failure).into_http())
 }
 
 /// Reads the whole request, for no longer than `unread`.

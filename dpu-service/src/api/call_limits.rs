@@ -33,7 +33,6 @@ pub(super) struct CallLimits {
     shares: Mutex<HashMap<Identity, Arc<Bounds>>>,
 }
 
-/// Maximum values.
 #[derive(Clone, Copy, Debug)]
 struct Most {
     calls: usize,
@@ -100,19 +99,11 @@ impl CallLimits {
 
     /// Creates a call's permit without any reservation.
     pub(super) fn admit(&self, identity: &Identity) -> CallPermit {
-        let (share, all) = (self.share_of(identity), Arc::clone(&self.all));
+        let mut shares = self.shares.lock();
+        let share = shares.entry(identity.clone()).or_insert_with(|| Bounds::new(self.share));
+        let (share, all) = (Arc::clone(share), Arc::clone(&self.all));
         let (identity, most_kib) = (identity.clone(), self.share.answers_kib);
         CallPermit { identity, all, share, most_kib, held_kib: 0, held: Vec::new() }
-    }
-
-    fn share_of(&self, identity: &Identity) -> Arc<Bounds> {
-        let mut shares = self.shares.lock();
-        if let Some(share) = shares.get(identity) {
-            return Arc::clone(share);
-        }
-        let share = Bounds::new(self.share);
-        shares.insert(identity.clone(), Arc::clone(&share));
-        share
     }
 }
 

@@ -17,7 +17,6 @@ use tracing::Span;
 
 use super::calls::{name_of, names};
 
-/// Creates counters for all calls.
 pub(crate) fn calls() -> Arc<Calls> {
     Arc::new(Calls::new("method", names()))
 }

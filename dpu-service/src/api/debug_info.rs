@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use offload_proto::{Failure, Reason, v1};
-use tokio::task::spawn_blocking;
 
-use crate::{kernel_state, scrape, shared::Shared};
+use crate::{kernel_state, scrape, shared::Shared, tasks::blocking};
 
 /// Returns the configuration without secrets, the kernel's state and the metrics.
 ///
@@ -13,13 +12,14 @@ use crate::{kernel_state, scrape, shared::Shared};
 /// [`Reason::Internal`]: the metrics cannot be encoded.
 pub(super) async fn debug_info(shared: &Arc<Shared>) -> Result<v1::DebugInfo, Failure> {
     let programmer = shared.engine.programmer().clone();
-    let kernel = spawn_blocking(move || kernel_state::text(&programmer)).await;
-    let kernel = kernel.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-    let metrics = scrape::page_of(shared).await.text();
+    let kernel = blocking(move || kernel_state::text(&programmer)).await;
+    let (credentials, warning) = (Some(&shared.credentials), shared.certificate_warning);
+    let page = scrape::page_of(credentials, warning, &shared.calls, Some(shared)).await;
+    let configuration = shared.configuration.lock().in_force.without_secrets();
     Ok(v1::DebugInfo {
-        configuration: shared.configuration_without_secrets(),
+        configuration,
         kernel,
-        metrics: metrics.map_err(|error| {
+        metrics: page.text().map_err(|error| {
             Failure::new(Reason::Internal, format!("the metrics can't be written: {error}"))
         })?,
     })

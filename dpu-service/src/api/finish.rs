@@ -2,12 +2,13 @@
 
 use std::{
     future::Future,
-    panic::resume_unwind,
     task::{Context, Poll},
 };
 
 use futures::future::BoxFuture;
 use tower::{Layer, Service};
+
+use crate::tasks::finished;
 
 /// Runs each call in a task of its own, because its work continues even if the caller has gone. So inner layers see the
 /// end of every call and count it. A call with a stream ends when its response begins. The permit is returned when the
@@ -43,12 +44,6 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let call = tokio::spawn(self.0.call(request));
-        Box::pin(async {
-            match call.await {
-                Ok(answer) => answer,
-                // No code aborts the task, so an error is a panic.
-                Err(error) => resume_unwind(error.into_panic()),
-            }
-        })
+        Box::pin(async { finished(call.await) })
     }
 }

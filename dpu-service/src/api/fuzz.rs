@@ -1,7 +1,5 @@
 //! Fuzz targets: requests as they arrive on the wire.
 
-use std::sync::Arc;
-
 use mtls::ConnectionNumber;
 use netlink::MacAddress;
 use offload_proto::{Failure, v1};
@@ -9,7 +7,7 @@ use prost::Message;
 use tonic::Status;
 
 use super::convert::{read, show};
-use crate::attachments::{NetworkView, Origin};
+use crate::attachments::NetworkView;
 use model::{
     AttachSpec, HostName, Network,
     check::{LimitsOf, check_bandwidth, check_network},
@@ -58,13 +56,7 @@ fn api_network() {
             Err(failure) => return check_refusal(failure, LONGEST_REFUSAL_OF_NETWORK),
         };
         assert_eq!(check_network(&network), [""; 0]);
-        let view = NetworkView {
-            network: Arc::new(network.clone()),
-            origin: Origin::Api,
-            attachments: 0,
-            gateway: None,
-            subnets: Vec::new(),
-        };
+        let view = NetworkView::unused(network.clone());
         let shown = show::network_status(&view, None).network;
         assert_eq!(read::network(shown).unwrap(), network);
         let row = serde_json::to_vec(&network).unwrap();
@@ -77,7 +69,7 @@ fn examination(message: &[u8]) {
     let Ok(message) = v1::Examination::decode(message) else { return };
     match read::examination(&message) {
         Ok(found) => {
-            let texts = found.differences.iter().flat_map(|it| [&it.subject, &it.message, &it.why]);
+            let texts = found.findings.iter().flat_map(|it| [&it.subject, &it.message, &it.why]);
             let places = found.vfs.iter().flat_map(|vf| [&vf.netdev, &vf.netns]);
             assert!(texts.chain(places).all(|text| !text.contains(char::is_control)));
         }
@@ -105,9 +97,9 @@ fn check_refusal(failure: Failure, longest: usize) {
 fn check_spec(spec: &AttachSpec) {
     assert!((1..=253).contains(&spec.key.container_id.len()));
     assert!((1..=15).contains(&spec.key.interface_name.len()));
-    assert!(spec.addresses.len() <= 16);
-    assert!(spec.mac.is_none_or(MacAddress::is_unicast));
-    assert_eq!(check_bandwidth(&spec.bandwidth, LimitsOf::Pod), [""; 0]);
+    assert!(spec.interface.addresses.len() <= 16);
+    assert!(spec.interface.mac.is_none_or(MacAddress::is_unicast));
+    assert_eq!(check_bandwidth(&spec.interface.bandwidth, LimitsOf::Pod), [""; 0]);
     for label in [&spec.pod.namespace, &spec.pod.name, &spec.pod.uid] {
         assert!(label.len() <= 253 && !label.contains(char::is_control));
     }

@@ -9,12 +9,10 @@ use tonic::{Request, Response, Status};
 use traces::Instrument;
 
 use super::{
-    authorise::calling_operator, convert::read, convert::show, debug_info::debug_info, doctor,
-    watch,
+    authorise::cause, convert::read, convert::show, debug_info::debug_info, doctor, watch,
 };
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
-    author::Cause,
     condition_sources::conditions,
     sessions::HostView,
     shared::Shared,
@@ -33,8 +31,10 @@ impl v1::operator_server::Operator for OperatorApi {
         let engine = &self.0.engine;
         let host = |view: &HostView| {
             let rights = engine.hosts().rights(&view.name);
-            show::host(view, rights, self.0.is_under_maintenance(&view.name))
+            let maintenance = self.0.configuration.lock().maintenance.contains(&view.name);
+            show::host(view, rights, maintenance)
         };
+        let configuration_digest = self.0.configuration.lock().in_force.digest();
         Ok(Response::new(v1::Dpu {
             name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -45,7 +45,7 @@ impl v1::operator_server::Operator for OperatorApi {
             attachments: show::count(engine.operators().attachment_count()),
             started_at: self.0.started_at.to_string(),
             cards: engine.programmer().cards().iter().map(show::card).collect(),
-            configuration_digest: self.0.configuration_digest(),
+            configuration_digest,
             conditions: conditions(&self.0).await.iter().map(show::condition).collect(),
             refused_peers: self.0.refused_peers.all().into_iter().map(show::refused_peer).collect(),
         }))
@@ -95,7 +95,7 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         _request: Request<v1::ListPhasesRequest>,
     ) -> Result<Response<v1::ListPhasesResponse>, Status> {
-        let EnginePhases { attach, detach } = self.0.engine.phases();
+        let EnginePhases { attach, detach } = &self.0.engine.phases;
         let phases = show::phases("attach", attach).chain(show::phases("detach", detach)).collect();
         Ok(Response::new(v1::ListPhasesResponse { time: Timestamp::now().to_string(), phases }))
     }
@@ -120,10 +120,9 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ApplyNetworkRequest>,
     ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::ApplyNetworkRequest { network, dry_run, resource_version, reason } =
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let v1::ApplyNetworkRequest { network, dry_run, resource_version, .. } =
             request.into_inner();
-        let cause = Cause::new(author, read::reason(reason)?);
         let (network, read) = (read::network(network)?, ResourceVersion::read(resource_version));
         let (view, applied) =
             self.0.engine.networks().by(&cause).apply(network, read, dry_run).await?;
@@ -137,9 +136,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ChangeSubnetsRequest>,
     ) -> Result<Response<v1::ChangeSubnetsResponse>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::ChangeSubnetsRequest { network, add, remove, reason } = request.into_inner();
-        let cause = Cause::new(author, read::reason(reason)?);
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let v1::ChangeSubnetsRequest { network, add, remove, .. } = request.into_inner();
         let (name, change) = (read::network_name(network)?, read::subnet_change(&add, &remove)?);
         let (view, applied) =
             self.0.engine.networks().by(&cause).change_subnets(name, change).await?;
@@ -153,9 +151,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::RenameNetworkRequest>,
     ) -> Result<Response<v1::RenameNetworkResponse>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::RenameNetworkRequest { name, new_name, reason } = request.into_inner();
-        let cause = Cause::new(author, read::reason(reason)?);
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let v1::RenameNetworkRequest { name, new_name, .. } = request.into_inner();
         let (name, new_name) = (read::network_name(name)?, read::network_name(new_name)?);
         let view = self.0.engine.networks().by(&cause).rename(name, new_name).await?;
         let network = self.statuses(&[view]).pop();
@@ -166,9 +163,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::DeleteNetworkRequest>,
     ) -> Result<Response<v1::DeleteNetworkResponse>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::DeleteNetworkRequest { name, force, reason } = request.into_inner();
-        let cause = Cause::new(author, read::reason(reason)?);
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let v1::DeleteNetworkRequest { name, force, .. } = request.into_inner();
         let name = read::network_name(name)?;
         self.0.engine.networks().by(&cause).delete(name, force).await?;
         Ok(Response::new(v1::DeleteNetworkResponse {}))
@@ -178,11 +174,9 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ReleaseAttachmentRequest>,
     ) -> Result<Response<v1::ReleaseAttachmentResponse>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::ReleaseAttachmentRequest { id, reason, forget } = request.into_inner();
-        let id = read::attachment_id(&id)?;
-        let reason = read::reason(reason)?;
-        let cause = Cause::new(author, reason.clone());
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let v1::ReleaseAttachmentRequest { id, forget, .. } = request.into_inner();
+        let (id, reason) = (read::attachment_id(&id)?, cause.reason.clone());
         let view = self.0.engine.operators().by(&cause).release(id, forget, reason).await?;
         let attachment = Some(show::attachment(&view));
         Ok(Response::new(v1::ReleaseAttachmentResponse { attachment }))
@@ -192,9 +186,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ClearQuarantineRequest>,
     ) -> Result<Response<v1::ClearQuarantineResponse>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::ClearQuarantineRequest { vf, reason } = request.into_inner();
-        let (vf, cause) = (read::vf(vf)?, Cause::new(author, read::reason(reason)?));
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let vf = read::vf(request.into_inner().vf)?;
         let view = self.0.engine.operators().by(&cause).clear_quarantine(vf).await?;
         Ok(Response::new(v1::ClearQuarantineResponse { vf: Some(show::vf_status(&view)) }))
     }
@@ -211,10 +204,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::RepairRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
-        let author = calling_operator(&request)?;
-        let v1::RepairRequest { wait_ms, reason } = request.into_inner();
-        let (limit, cause) =
-            (read::wait_limit(wait_ms)?, Cause::new(author, read::reason(reason)?));
+        let cause = cause(&request, &request.get_ref().reason)?;
+        let limit = read::wait_limit(request.get_ref().wait_ms)?;
         let shared = Arc::clone(&self.0);
         let repair = async move { doctor::repair(&shared, limit, &cause).await };
         // A task of its own: if the caller goes away, the audit entry is still written.

@@ -197,7 +197,6 @@ impl SessionTask<'_> {
         }
     }
 
-    /// Sends the host its pools if they have changed.
     async fn send_pools(&mut self) -> Result<(), Status> {
         let pools = self.shared.engine.hosts().pools(self.host);
         if self.sent_pools.as_ref() != Some(&pools) {
@@ -207,7 +206,6 @@ impl SessionTask<'_> {
         Ok(())
     }
 
-    /// Sends the host new VF offers, if there are any.
     async fn send_offers(&self) -> Result<(), Status> {
         let offers = self.shared.engine.hosts().offer_vfs(self.host, self.session.id);
         if offers.is_empty() {
@@ -305,7 +303,6 @@ impl SessionTask<'_> {
         Failure::new(Reason::StaleSession, message).into()
     }
 
-    /// Why the service has ended the session.
     fn ended(&self) -> Status {
         if self.shared.engine.hosts().serves(self.host) {
             let why = format!(

@@ -40,8 +40,9 @@ impl Engine {
         spec: AttachSpec,
         asked: Asked,
     ) -> Result<AttachmentView, Failure> {
-        let mut views = self.attach_all(vec![spec], asked).await?;
-        Ok(views.remove(0))
+        let key = spec.key.clone();
+        let view = self.attach_all(vec![spec], asked).await?.pop();
+        view.ok_or_else(|| Failure::new(Reason::Internal, format!("{key} got no attachment")))
     }
 
     /// Attaches several interfaces together. `specs` has at least one element and no key twice. New attachments are
@@ -154,7 +155,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     // Before the session check: an unknown host has no session, and `STALE_SESSION` would hide the reason.
     registry.hosts().number(host)?;
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
-    if engine.keys.tombstones().has(&spec.key, &boot_id, as_of) {
+    if engine.tombstones.lock().has(&spec.key, &boot_id, as_of) {
         let why = format!("{} was detached after this Attach was sent", spec.key);
         return Err(Failure::new(Reason::DeadlineExceeded, why));
     }
@@ -194,8 +195,10 @@ fn check_mac(engine: &Engine, record: &Record) -> Result<(), Failure> {
 
 /// Checks that the card or the host enforces the network's settings on the pod.
 fn check_enforced(engine: &Engine, record: &Record) -> Result<(), Failure> {
-    let checked = engine.programmer().check(&record.port_settings());
-    checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))
+    engine.programmer().check(&record.port_settings()).map_err(|unsupported| {
+        let message = format!("network {}: {unsupported}", record.network.name);
+        Failure::new(Reason::Unsupported, message)
+    })
 }
 
 /// Results of programming the representor and of mapping ports.
@@ -364,10 +367,6 @@ fn note_programmed(engine: &Engine, record: &Record, index: u32) {
     engine.events.record(EventKind::AttachmentProgrammed, record.id, message);
 }
 
-fn unsupported_by(record: &Record, why: &str) -> Failure {
-    Failure::new(Reason::Unsupported, format!("network {}: {why}", record.network.name))
-}
-
 fn failure_of(error: &ProgramError) -> Failure {
     let reason = match error.fault() {
         Fault::FabricFull => Reason::FabricFull,
@@ -391,14 +390,14 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
         ))
     };
     let default = || registry.networks().find(None).map(|entry| entry.network().name.clone()).ok();
-    let network = spec.network.clone().or_else(default);
+    let network = spec.interface.named_network().map(str::to_owned).or_else(default);
     if network.is_some_and(|network| network != record.network.name) {
         return differs(format!("network {}", record.network.name));
     }
-    if spec.mac.is_some_and(|mac| mac != record.mac) {
+    if spec.interface.mac.is_some_and(|mac| mac != record.mac) {
         return differs(format!("MAC address {}", record.mac));
     }
-    if spec.device.as_ref().is_some_and(|device| *device != record.device) {
+    if spec.interface.device.as_ref().is_some_and(|device| *device != record.device) {
         return differs(format!("the VF at {}", record.device));
     }
     // With `VF_NOT_FREE` the host asks again without naming a VF, and then gets this attachment.
@@ -406,7 +405,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
         let message = format!("{} has the VF at {} already", record.key, record.device);
         return Err(Failure::new(Reason::VfNotFree, message));
     }
-    if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
+    if tighter(&record.network.bandwidth, &spec.interface.bandwidth) != record.bandwidth {
         return differs("other rate limits".into());
     }
     if spec.group_interface != record.group_interface {
@@ -415,13 +414,13 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
             |interface| format!("group interface {interface}"),
         ));
     }
-    if spec.port_mappings != record.port_mappings {
+    if spec.interface.port_mappings != record.port_mappings {
         return differs("other mapped ports".into());
     }
-    if spec.asked_sources != record.asked_sources {
+    if spec.interface.allowed_sources != record.asked_sources {
         return differs("other allowed sources".into());
     }
-    if spec.families != record.families {
+    if spec.interface.families != record.families {
         return differs("other IP families".into());
     }
     if spec.further_leases.len() != record.further_leases.len() {
@@ -438,7 +437,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
             return differs(format!("addresses other than {address} for {interface_name}"));
         }
     }
-    match not_held(&spec.addresses, &record.leases) {
+    match not_held(&spec.interface.addresses, &record.leases) {
         Some(address) => differs(format!("addresses other than {address}")),
         None => Ok(()),
     }

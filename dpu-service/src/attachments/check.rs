@@ -3,8 +3,7 @@
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
 
-use super::{engine::Engine, releasing, unknown};
-use drivers::programmer::StepStatus;
+use super::{engine::Engine, examine::describe_step, releasing, unknown};
 use model::{AttachmentId, AttachmentKey, AttachmentState, AttachmentView};
 
 impl Engine {
@@ -31,10 +30,9 @@ impl Engine {
             .await
             .map_err(|error| Failure::new(Reason::CheckFailed, Chain(&error).to_string()))?;
         match inspected.steps.into_iter().find(|step| !step.in_place) {
-            Some(StepStatus { name, detail, is_known, .. }) => {
-                let how = if is_known { "is not in place" } else { "cannot be inspected" };
-                let what = format!("step {name} of {} {how}: {detail}", record.vf);
-                Err(Failure::new(Reason::CheckFailed, format!("{}: {what}", record.key)))
+            Some(step) => {
+                let message = format!("{}: {}", record.key, describe_step(&step, &record.vf));
+                Err(Failure::new(Reason::CheckFailed, message))
             }
             None => Ok(view),
         }

@@ -14,18 +14,18 @@ use std::{
 
 use bootstrap::Chain;
 use netlink::{Error, Link, MacAddress, Probe, Rtnl, who_has_beyond};
-use offload_proto::{ConditionReason, Finding, log_event, v1::Difference};
-use tokio::{
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
-};
+use offload_proto::{ConditionReason, FindingCode, log_event, v1::Finding};
 
 use super::{
     engine::Engine,
     operators::Operators,
     registry::{Conflicts, Entry, Registry, Users},
 };
-use crate::{conditions::Fault, events::EventKind};
+use crate::{
+    conditions::Fault,
+    events::EventKind,
+    tasks::{blocking, ticks},
+};
 use drivers::programmer::Programmer;
 use model::Record;
 
@@ -42,8 +42,7 @@ const FIRST_SHOWN: usize = 2;
 
 /// Probes the addresses of each new attachment, and again those with a known conflict. Never returns.
 pub(crate) async fn watch_for_conflicts(engine: Arc<Engine>) {
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(PERIOD);
     loop {
         ticks.tick().await;
         probe_due(&engine).await;
@@ -56,8 +55,7 @@ async fn probe_due(engine: &Engine) {
         return;
     }
     let (programmer, asked) = (engine.programmer().clone(), due.clone());
-    let found = spawn_blocking(move || users_of(&programmer, &asked)).await;
-    let found = found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let found = blocking(move || users_of(&programmer, &asked)).await;
     let found = found.unwrap_or_else(|error| {
         tracing::warn!(reason = %Chain(&error), "cannot probe pods' addresses for other users");
         vec![None; due.len()]
@@ -214,15 +212,15 @@ fn message(network: &str, conflicts: &[Conflict<'_>]) -> String {
 }
 
 /// One finding for each conflict, for `dpuctl doctor`.
-pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
-    let finding =
-        |conflict: Conflict<'_>| Finding::AddressConflict.of(conflict.address, conflict.sentence());
+pub(super) fn findings(registry: &Registry) -> Vec<Finding> {
+    let finding = |conflict: Conflict<'_>| {
+        FindingCode::AddressConflict.of(conflict.address, conflict.sentence())
+    };
     all(registry).into_iter().map(finding).collect()
 }
 
 impl Operators<'_> {
     /// Number of conflicts of each network, including networks without any.
-    #[must_use]
     pub(crate) fn conflicts_by_network(self) -> BTreeMap<String, u64> {
         let registry = self.0.registry();
         let networks = registry.networks().iter().map(|entry| entry.network().name.clone());

@@ -33,7 +33,6 @@ use model::{AttachmentId, AttachmentKey, AttachmentView, Phase, Record};
 /// A host's request to detach an attachment.
 #[derive(Clone, Debug)]
 pub struct Detach {
-    /// The attachment's key.
     pub key: AttachmentKey,
     /// Only this attachment of the key is meant. `None`: any attachment of the key, with the members of its group.
     pub id: Option<AttachmentId>,
@@ -137,7 +136,7 @@ fn add_tombstone(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     let session = engine.sessions.current(&key.host);
     let boot_id = session.and_then(|session| engine.sessions.boot_id(&key.host, session));
     if let Some(boot_id) = boot_id {
-        engine.keys.tombstones().note(key, &boot_id, as_of, Instant::now());
+        engine.tombstones.lock().note(key, &boot_id, as_of, Instant::now());
     }
 }
 

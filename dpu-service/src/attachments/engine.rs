@@ -3,6 +3,7 @@
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
+use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
@@ -12,12 +13,12 @@ use traces::Instrument;
 use vf_alloc::FunctionId;
 
 use super::{
-    keys::Keys,
     phases::EnginePhases,
     ports::Ports,
     reconciler_state::ReconcilerState,
     registry::{Entry, Registry},
     settings::{Configuration, Settings},
+    tombstones::Tombstones,
     unknown,
 };
 use crate::{
@@ -43,14 +44,19 @@ pub struct Engine {
     pub(super) ports: Ports,
     pub(super) sessions: Sessions,
     pub(super) events: Arc<Events>,
-    pub(super) keys: Keys,
+    /// Every flow of an attachment holds the lock of its key from beginning to end.
+    pub(super) keys: KeyedLocks<AttachmentKey>,
+    /// The latest Detach of each key. A flow reads and writes a key's tombstone with the key locked.
+    pub(super) tombstones: Mutex<Tombstones>,
     /// Serialises changes of networks.
     pub(super) network_changes: tokio::sync::Mutex<()>,
     flows: TaskTracker,
     pub(super) reconciler: ReconcilerState,
-    gateways: Arc<Gateways>,
-    pub(super) phases: EnginePhases,
-    refusals: Refusals,
+    /// The gateways on this DPU.
+    pub(crate) gateways: Arc<Gateways>,
+    pub(crate) phases: EnginePhases,
+    /// Recently refused ADDs.
+    pub(crate) refusals: Refusals,
 }
 
 impl Engine {
@@ -69,8 +75,9 @@ impl Engine {
         let representor_wait = settings.representor_wait;
         let gateways = settings.gateway.clone();
         let gateways = Gateways::new(programmer.clone(), settings.fabric, gateways).into();
+        let offered_before = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default();
         let mut registry =
-            Registry::restore(records.load()?, configuration, settings, microseconds())?;
+            Registry::restore(records.load()?, configuration, settings, offered_before)?;
         if programmer.has_representors() {
             // If the kernel cannot be asked yet, the reconciler's first successful survey reports the representors.
             let survey = programmer.survey().unwrap_or_default();
@@ -85,7 +92,8 @@ impl Engine {
             ports: Ports::new(programmer, representor_wait),
             sessions: Sessions::default(),
             events,
-            keys: Keys::default(),
+            keys: KeyedLocks::default(),
+            tombstones: Mutex::default(),
             network_changes: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
             reconciler: ReconcilerState::default(),
@@ -95,16 +103,13 @@ impl Engine {
         }))
     }
 
-    /// The log of events.
-    #[must_use]
     pub const fn events(&self) -> &Arc<Events> {
         &self.events
     }
 
     /// The audit entries that match the filter, oldest first.
-    #[must_use]
     pub fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
-        self.records.audit(filter)
+        self.records.audit.list(filter)
     }
 
     /// Writes an audit entry for a change that has no other row in the journal.
@@ -120,7 +125,7 @@ impl Engine {
     pub async fn note_configuration(self: Arc<Self>, path: PathBuf, digest: String) {
         let (object, cause) =
             (path.display().to_string(), Cause::new(Author::ConfigurationFile, ""));
-        let latest = self.records.latest_audit(AuditAction::LoadConfiguration);
+        let latest = self.records.audit.latest(AuditAction::LoadConfiguration);
         let kind = match latest {
             Some(_) => EventKind::ConfigurationReloaded,
             None => EventKind::ConfigurationLoaded,
@@ -139,23 +144,6 @@ impl Engine {
         self.events.record_by(&cause.author, kind, object, message);
     }
 
-    /// The gateways of networks whose gateway is this DPU.
-    pub(crate) const fn gateways(&self) -> &Arc<Gateways> {
-        &self.gateways
-    }
-
-    /// Time spent in each phase.
-    pub(crate) const fn phases(&self) -> &EnginePhases {
-        &self.phases
-    }
-
-    /// Recently refused ADDs.
-    pub(crate) const fn refusals(&self) -> &Refusals {
-        &self.refusals
-    }
-
-    /// The eswitch and fabric drivers.
-    #[must_use]
     pub(crate) const fn programmer(&self) -> &Programmer {
         self.ports.programmer()
     }
@@ -167,10 +155,10 @@ impl Engine {
 
     /// Why Attach cannot be served, with a reason code each. Empty: it can. Exhausted VFs or addresses are no obstacle,
     /// since running attachments are unaffected. Does not wait.
-    #[must_use]
     pub fn obstacles(&self) -> Vec<Failure> {
         let journal = self.records.problem();
-        let fabric = self.reconciler.fabric_problem().filter(|problem| !problem.is_partial);
+        let fabric =
+            self.reconciler.fabric_problem.lock().clone().filter(|problem| !problem.is_partial);
         let fabric = fabric.map(|problem| Failure::new(Reason::FabricUnavailable, problem.what));
         let draining = self
             .registry()
@@ -194,13 +182,13 @@ impl Engine {
 
     /// Requests a thorough comparison: the fabric's daemon has changed or lost something.
     pub(crate) fn fabric_changed(&self) {
-        self.reconciler.request_thorough();
+        self.reconciler.thorough.notify_one();
     }
 
     /// Another program has changed nftables. Requests a thorough comparison if the guards have lost rules.
     pub(crate) async fn rules_changed(&self) {
         if self.ports.lost_rules().await {
-            self.reconciler.request_thorough();
+            self.reconciler.thorough.notify_one();
         }
     }
 
@@ -210,7 +198,7 @@ impl Engine {
 
     /// Waits until a thorough comparison is requested.
     pub(crate) async fn thorough_requested(&self) {
-        self.reconciler.thorough_requested().await;
+        self.reconciler.thorough.notified().await;
     }
 
     /// Waits for running flows and for pending writes to the journal.
@@ -290,9 +278,4 @@ impl Engine {
 /// Seconds since 1970, UTC: the clock of all pools. Wall time, so that cool-downs outlive a restart.
 pub(super) fn now() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
-}
-
-/// Microseconds since 1970, UTC.
-fn microseconds() -> u64 {
-    u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default()
 }

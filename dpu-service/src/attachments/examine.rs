@@ -1,9 +1,9 @@
 //! The DPU's half of an examination: compares each VF's state in the kernel with the records. Changes nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bootstrap::Chain;
-use offload_proto::{Failure, Finding, v1::Difference};
+use offload_proto::{Failure, FindingCode, v1::Finding};
 use tokio::time::timeout;
 use vf_alloc::{FunctionId, VfState};
 
@@ -27,14 +27,13 @@ pub struct DpuHalf {
     /// All VFs, in the order of their numbers.
     pub vfs: Vec<VfHalf>,
     /// What differs from the records.
-    pub differences: Vec<Difference>,
+    pub findings: Vec<Finding>,
     /// Whether VFs have representors. Cards without a DPU have none.
     pub has_representors: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct VfHalf {
-    /// The VF.
     pub view: VfView,
     /// Its representor is joined to the fabric.
     pub joined: bool,
@@ -42,46 +41,41 @@ pub struct VfHalf {
 
 impl Operators<'_> {
     /// Compares the records with the DPU's kernel, at each programming step of each attachment. Changes nothing.
-    ///
-    /// # Errors
-    /// When the kernel can't be asked.
     pub(crate) async fn examine_dpu(self) -> Result<DpuHalf, Failure> {
-        examine(self.0).await
+        let engine = &**self.0;
+        // Read before the survey: an attachment made after it would be reported as missing.
+        let held = engine.registry().entries().held();
+        let survey = engine.ports.survey().await?;
+        let mut findings = Vec::new();
+        for record in held {
+            // A VF that stays locked is in transition: skipped.
+            let looked = timeout(LOCK_TIMEOUT, findings_of(engine, &record)).await;
+            findings.extend(looked.unwrap_or_default());
+        }
+        let joined = |vf: &FunctionId| survey.get(vf).is_some_and(|port| port.membership.is_some());
+        for vf in survey.keys().filter(|vf| joined(vf) || engine.registry().is_unclean(**vf)) {
+            let looked = timeout(LOCK_TIMEOUT, programmed_without_attachment(engine, *vf)).await;
+            findings.extend(looked.ok().flatten());
+        }
+        let name =
+            |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
+        let views = vf_views(&engine.registry(), &survey.iter().map(name).collect());
+        findings.extend(views.iter().filter_map(|view| quarantine(engine, view)));
+        findings.extend(taken_representors(engine, &survey).await?);
+        findings.extend(engine.ports.uplinks().await?.iter().filter_map(uplink_finding));
+        findings.extend(conflicts::findings(&engine.registry()));
+        findings.extend(former_gateways::findings(&engine.registry()));
+        let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
+        Ok(DpuHalf {
+            vfs: views.into_iter().map(half).collect(),
+            findings,
+            has_representors: engine.programmer().has_representors(),
+        })
     }
-}
-
-async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
-    // Read before the survey: an attachment made after it would be reported as missing.
-    let held = engine.registry().entries().held();
-    let survey = engine.ports.survey().await?;
-    let mut differences = Vec::new();
-    for record in held {
-        // A VF that stays locked is in transition: skipped.
-        let looked = timeout(LOCK_TIMEOUT, differences_of(engine, &record)).await;
-        differences.extend(looked.unwrap_or_default());
-    }
-    let joined = |vf: &FunctionId| survey.get(vf).is_some_and(|port| port.membership.is_some());
-    for vf in survey.keys().filter(|vf| joined(vf) || is_unclean(engine, **vf)) {
-        let looked = timeout(LOCK_TIMEOUT, programmed_without_attachment(engine, *vf)).await;
-        differences.extend(looked.ok().flatten());
-    }
-    let name = |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
-    let views = vf_views(&engine.registry(), &survey.iter().map(name).collect());
-    differences.extend(views.iter().filter_map(|view| quarantine(engine, view)));
-    differences.extend(taken_representors(engine, &survey).await?);
-    differences.extend(engine.ports.uplinks().await?.iter().filter_map(uplink_difference));
-    differences.extend(conflicts::differences(&engine.registry()));
-    differences.extend(former_gateways::differences(&engine.registry()));
-    let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
-    Ok(DpuHalf {
-        vfs: views.into_iter().map(half).collect(),
-        differences,
-        has_representors: engine.programmer().has_representors(),
-    })
 }
 
 /// Returns the programming steps of an attachment that are not in place.
-async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference> {
+async fn findings_of(engine: &Engine, record: &Arc<Record>) -> Vec<Finding> {
     let _vf = engine.ports.lock(record.vf).await;
     // The previous holder of the lock may have ended the attachment.
     if !engine.registry().entries().get(record.id).is_some_and(Entry::is_held) {
@@ -90,18 +84,22 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
     match engine.ports.inspect(record).await {
         Ok(inspection) => {
             let missing = inspection.steps.iter().filter(|step| !step.in_place);
-            let mut found: Vec<_> = missing.map(|step| step_difference(record, step)).collect();
+            let attachment = format!("attachment {}", record.id);
+            let finding = |step| {
+                FindingCode::RepresentorDiffers.of(record.vf, describe_step(step, &attachment))
+            };
+            let mut found: Vec<_> = missing.map(finding).collect();
             if let Some(why) = why_not_repaired(engine, record) {
-                found.iter_mut().for_each(|difference| difference.explain(&why));
+                found.iter_mut().for_each(|finding| finding.explain(&why));
             }
             found
         }
         Err(error @ ProgramError::NoRepresentor(_)) => {
             let message = format!("{error}, and attachment {} holds it", record.id);
-            vec![Finding::NoRepresentor.of(record.vf, message)]
+            vec![FindingCode::RepresentorMissing.of(record.vf, message)]
         }
         Err(error) => {
-            vec![Finding::RepresentorDiffers.of(record.vf, Chain(&error).to_string())]
+            vec![FindingCode::RepresentorDiffers.of(record.vf, Chain(&error).to_string())]
         }
     }
 }
@@ -117,7 +115,7 @@ fn why_not_repaired(engine: &Engine, record: &Record) -> Option<String> {
 }
 
 /// Reports a representor without an attachment that is joined to the fabric or keeps other programming.
-async fn programmed_without_attachment(engine: &Engine, vf: FunctionId) -> Option<Difference> {
+async fn programmed_without_attachment(engine: &Engine, vf: FunctionId) -> Option<Finding> {
     if engine.registry().serves(vf) {
         return None;
     }
@@ -127,17 +125,17 @@ async fn programmed_without_attachment(engine: &Engine, vf: FunctionId) -> Optio
     }
     let what = if engine.ports.is_joined(vf).await {
         "is joined to the fabric"
-    } else if is_unclean(engine, vf) {
+    } else if engine.registry().is_unclean(vf) {
         "keeps some of its programming"
     } else {
         return None;
     };
     let message = format!("its representor {what}, and no attachment holds it");
-    Some(Finding::RepresentorUnattached.of(vf, message))
+    Some(FindingCode::RepresentorUnattached.of(vf, message))
 }
 
 /// Representors of free VFs that are ports of other programs' bridges or bonds: no attach can join them.
-async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Difference>, Failure> {
+async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Finding>, Failure> {
     let is_idle = |(vf, found): &(&FunctionId, &Surveyed)| {
         found.membership.is_none() && !engine.registry().serves(**vf)
     };
@@ -148,33 +146,29 @@ async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Diff
             "its representor {} is a port of {occupant}: every attach that is given this VF fails",
             port.name
         );
-        Finding::RepresentorTaken.of_link(&port.name, port.vf, message)
+        FindingCode::RepresentorTaken.of_link(&port.name, port.vf, message)
     };
     Ok(occupied.into_iter().map(finding).collect())
 }
 
 /// Reports what keeps an uplink from carrying frames, if anything.
-fn uplink_difference(uplink: &Uplink) -> Option<Difference> {
+fn uplink_finding(uplink: &Uplink) -> Option<Finding> {
     Some(uplink.finding()?.of_link(&uplink.name, &uplink.name, uplink.problem()?))
 }
 
-fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
-    engine.registry().anomalies().is_unclean(vf)
-}
-
-fn step_difference(record: &Record, step: &StepStatus) -> Difference {
+/// One clause on a step of `whose` port that is not in place.
+pub(super) fn describe_step(step: &StepStatus, whose: &dyn fmt::Display) -> String {
     let StepStatus { name, detail, is_known, .. } = step;
     let how = if *is_known { "is not in place" } else { "cannot be inspected" };
-    let message = format!("step {name} of attachment {} {how}: {detail}", record.id);
-    Finding::RepresentorDiffers.of(record.vf, message)
+    format!("step {name} of {whose} {how}: {detail}")
 }
 
-fn quarantine(engine: &Engine, view: &VfView) -> Option<Difference> {
+fn quarantine(engine: &Engine, view: &VfView) -> Option<Finding> {
     let VfState::Quarantined { reason } = &view.state else { return None };
-    let found = Finding::VfQuarantined.of(view.vf, format!("it is unavailable: {reason}"));
+    let found = FindingCode::VfQuarantined.of(view.vf, format!("it is unavailable: {reason}"));
     // A VF that is still in a pod becomes free when the pod ends, and must not be cleared before.
-    match engine.registry().anomalies().is_unaccounted(view.vf) {
-        true => Some(Difference { advice: "end or recreate that pod".into(), ..found }),
+    match engine.registry().anomalies().unaccounted.contains(&view.vf) {
+        true => Some(Finding { advice: "end or recreate that pod".into(), ..found }),
         false => Some(found),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use offload_proto::{ConditionReason, Finding, v1::Difference};
+use offload_proto::{ConditionReason, FindingCode, v1::Finding};
 
 use super::{
     listing::number_and_first,
@@ -30,7 +30,7 @@ pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
 }
 
 /// One finding for each such attachment, for `dpuctl doctor`.
-pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
+pub(super) fn findings(registry: &Registry) -> Vec<Finding> {
     let finding = |entry: &Entry| {
         let record = entry.record();
         let gateways: Vec<_> = gateways(&record.network).map(|ip| ip.to_string()).collect();
@@ -40,7 +40,7 @@ pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
             gateways.join(" and "),
             record.network.name
         );
-        Finding::FormerGateway.of(record.id, message)
+        FindingCode::GatewayGone.of(record.id, message)
     };
     users(registry).map(finding).collect()
 }

@@ -22,11 +22,11 @@ use model::Record;
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
     // A closure: the networks are read once the gateways are locked, so that a concurrent change is not undone.
     let wanted = || wanted_of_gateways(engine, Scope::All);
-    for repair in engine.gateways().reconcile(wanted, is_thorough).await {
+    for repair in engine.gateways.reconcile(wanted, is_thorough).await {
         engine.events.record(EventKind::Repaired, "gateways", repair);
     }
     let pods = || pod_addresses(&engine.registry());
-    let repaired = engine.gateways().reconcile_neighbours(pods, is_thorough).await;
+    let repaired = engine.gateways.reconcile_neighbours(pods, is_thorough).await;
     if repaired > 0 {
         let message = format!("{repaired} permanent neighbours were set again");
         engine.events.record(EventKind::Repaired, "gateways", message);
@@ -36,20 +36,20 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
 /// Adds a pod's permanent neighbours, before its port is programmed.
 pub(super) async fn add_neighbours(engine: &Engine, record: &Record) {
     let pods = pod_addresses_of(&engine.registry(), record);
-    engine.gateways().add_neighbours(pods).await;
+    engine.gateways.add_neighbours(pods).await;
 }
 
 /// Deletes a pod's permanent neighbours, after its port was unprogrammed.
 pub(super) async fn delete_neighbours(engine: &Engine, record: &Record) {
     let pods = pod_addresses_of(&engine.registry(), record);
-    engine.gateways().delete_neighbours(pods).await;
+    engine.gateways.delete_neighbours(pods).await;
 }
 
 /// Keeps the pods' addresses in the gateways' rules up to date. Never returns.
 pub(crate) async fn keep_pods_known(engine: Arc<Engine>) {
     loop {
-        let pods = engine.gateways().pods_due().await;
-        engine.gateways().amend_pods(|scope| wanted_of_gateways(&engine, scope), &pods).await;
+        let pods = engine.gateways.pods_due().await;
+        engine.gateways.amend_pods(|scope| wanted_of_gateways(&engine, scope), &pods).await;
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn unmap(engine: &Engine, record: &Record) {
 
 async fn map_ports(engine: &Engine, remapping: Remapping) -> Result<(), Failure> {
     let mapped =
-        engine.gateways().redirect(|scope| wanted_of_gateways(engine, scope), remapping).await;
+        engine.gateways.redirect(|scope| wanted_of_gateways(engine, scope), remapping).await;
     mapped.map_err(|refused| {
         let why = format!("cannot map the requested ports: {}", Chain(&refused));
         Failure::new(Reason::ProgrammingFailed, why)

@@ -116,7 +116,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
         engine.send_command(host, HostCommand::Draining { reason });
     }
     send_wanted_vfs(engine, host);
-    engine.reconciler.request_thorough();
+    engine.reconciler.thorough.notify_one();
     Ok(session)
 }
 
@@ -200,7 +200,7 @@ fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: Attac
     let is_news = registry.note_attached(id);
     drop(registry);
     if is_news {
-        engine.refusals().note_done_on_host(host);
+        engine.refusals.note_done_on_host(host);
         engine.events.record_attached(&record);
     }
 }

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
 use offload_proto::{
-    ConditionReason, Failure, Finding,
-    v1::{Difference, PodFindings},
+    ConditionReason, Failure, FindingCode,
+    v1::{Finding, PodFindings},
 };
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
@@ -23,7 +23,7 @@ const REPAIRED: &str = "REPAIRED_BY_HOST";
 /// Reason code of refused peers with a host's certificate.
 const REFUSED: &str = "HOST_REFUSED";
 /// Reason code of a VF that the kubelet allocated and the pod does not use.
-const UNUSED: &str = Finding::KubeletVfUnused.as_str();
+const UNUSED: &str = FindingCode::KubeletVfUnused.as_str();
 /// Reason code of a host's configuration file that was refused, or is in force again.
 const CONFIGURATION: &str = ConditionReason::HostConfigurationRefused.as_str();
 
@@ -32,8 +32,6 @@ const CONFIGURATION: &str = ConditionReason::HostConfigurationRefused.as_str();
 pub struct Hosts<'a>(pub(super) &'a Arc<Engine>);
 
 impl Engine {
-    /// Reports from hosts and commands to them.
-    #[must_use]
     pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
         Hosts(self)
     }
@@ -57,13 +55,10 @@ impl Engine {
 }
 
 impl Hosts<'_> {
-    #[must_use]
     pub(crate) fn serves(self, host: &HostName) -> bool {
         self.0.registry().hosts().serves(host)
     }
 
-    /// The configured hosts, by name.
-    #[must_use]
     pub fn list(self) -> Vec<HostView> {
         let hosts: Vec<_> = self.0.registry().hosts().names().cloned().collect();
         hosts.iter().map(|host| self.0.sessions.view(host)).collect()
@@ -76,8 +71,6 @@ impl Hosts<'_> {
         registry.hosts().names().filter_map(absent).collect()
     }
 
-    /// What the host may ask for.
-    #[must_use]
     pub fn rights(self, host: &HostName) -> HostRights {
         self.0.registry().hosts().rights(host)
     }
@@ -107,7 +100,6 @@ impl Hosts<'_> {
         self.0.events.record_reason(EventKind::HostRefused, REFUSED, host, refusal);
     }
 
-    /// Records that the host was accepted from `address`.
     pub(crate) fn accepted(self, host: &HostName, address: IpAddr) {
         self.0.sessions.note_accepted(host, address);
     }
@@ -138,7 +130,7 @@ impl Hosts<'_> {
         held.map(|entry| entry.record().id.to_string()).collect()
     }
 
-    fn note_begun(self, host: &HostName, found: Difference) {
+    fn note_begun(self, host: &HostName, found: Finding) {
         let code = known_code(&found.code);
         let kind = match code == UNUSED {
             true => EventKind::KubeletVfUnused,
@@ -190,7 +182,6 @@ impl Hosts<'_> {
             .is_some_and(|entry| entry.record().key.host == *host)
     }
 
-    /// Records an ADD that failed on the host.
     pub fn add_failed(self, host: &HostName, session: SessionId, failure: &Failure) {
         if self.0.sessions.is_current(host, session) {
             note_failed_on_host(self.0, host, failure);
@@ -220,9 +211,6 @@ impl Hosts<'_> {
     }
 
     /// Asks the host to examine its VFs.
-    ///
-    /// # Errors
-    /// [`NotExamined`](crate::sessions::NotExamined).
     pub(crate) async fn examine(self, host: &HostName) -> Examined {
         let examined = self.0.sessions.look(host).await;
         self.noting_loss(host, examined)
@@ -230,9 +218,6 @@ impl Hosts<'_> {
 
     /// Asks the host to repair what it can and then to examine its VFs. The host leaves VFs alone that attachments
     /// hold, even if it has no record of them.
-    ///
-    /// # Errors
-    /// [`NotExamined`](crate::sessions::NotExamined).
     pub(crate) async fn repair(self, host: &HostName) -> Examined {
         let examined = self.0.sessions.repair(host, self.devices_held(host)).await;
         self.noting_loss(host, examined)

@@ -1,6 +1,6 @@
 //! Attachments: which pod interface holds which VF and addresses.
 //!
-//! [`Engine`] is the only entry point. Its fields are visible only to the files of this folder.
+//! [`Engine`] is the only entry point. Other folders see three of its fields: `gateways`, `phases` and `refusals`.
 //!
 //! | files | contents |
 //! | --- | --- |
@@ -56,7 +56,6 @@ mod fuzz;
 mod gateways;
 mod hello;
 mod hosts;
-mod keys;
 mod listing;
 mod networks;
 mod offers;
@@ -92,16 +91,23 @@ pub use outdated::Outdated;
 pub(crate) use phases::EnginePhases;
 pub use pooled::{HostPool, PooledVf};
 pub use reconcile::Depth;
-pub use registry::{OfferedVf, OpenPool};
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{
-    Applied, AttachmentDetail, AttachmentFilter, AttachmentTraffic, NetworkView, Origin, PoolView,
-    SubnetUsage, Traffic, VfView,
+    Applied, AttachmentDetail, AttachmentFilter, AttachmentTraffic, NetworkView, OfferedVf,
+    OpenPool, Origin, PoolView, SubnetUsage, Traffic, VfView,
 };
 
 use crate::host::SessionId;
 use model::Record;
+
+/// Refuses a request for the first of its problems, if it has any.
+fn refuse_first(problems: impl IntoIterator<Item = String>) -> Result<(), Failure> {
+    match problems.into_iter().next() {
+        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+        None => Ok(()),
+    }
+}
 
 fn unknown(what: &dyn fmt::Display) -> Failure {
     Failure::new(Reason::AttachmentUnknown, format!("there is no attachment {what}"))

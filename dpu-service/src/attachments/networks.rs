@@ -8,7 +8,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
@@ -17,18 +17,19 @@ use super::{
     engine::{Engine, now},
     gateways::look_after_gateways,
     hello::send_all_wanted_vfs,
+    refuse_first,
     registry::PooledNetwork,
     requirements::check_requirements,
     settings::Configuration,
     subnets::SubnetChange,
-    views::{Applied, NetworkView, Origin},
+    views::{Applied, NetworkView},
 };
 use crate::{
     audit::{AuditAction, AuditEntry},
     author::{Author, Cause},
     events::EventKind,
     records::Changes,
-    sessions::{ChangedNetwork, HostCommand},
+    sessions::HostCommand,
 };
 use model::{HostName, HostRights, Network, ResourceVersion};
 
@@ -43,7 +44,6 @@ pub struct Networks<'a>(pub(super) &'a Arc<Engine>, Option<&'a Cause>);
 /// What a host's agent knows of the networks that the host may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownNetworks {
-    /// The pool of each network.
     pub pools: HashMap<String, String>,
     /// Prefixes of names for interfaces that the pod does not name, by network.
     pub interface_prefixes: HashMap<String, String>,
@@ -52,8 +52,6 @@ pub struct ShownNetworks {
 }
 
 impl Engine {
-    /// Networks: queries and changes.
-    #[must_use]
     pub const fn networks(self: &Arc<Self>) -> Networks<'_> {
         Networks(self, None)
     }
@@ -81,13 +79,10 @@ impl<'a> Networks<'a> {
         self.1.cloned().unwrap_or_default()
     }
 
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self.0.registry().networks().len() == 0
     }
 
-    /// All networks, by name.
-    #[must_use]
     pub fn list(self) -> Vec<NetworkView> {
         let registry = self.0.registry();
         let users = registry.entries().users();
@@ -127,8 +122,6 @@ impl<'a> Networks<'a> {
         }
     }
 
-    /// The networks that the host may use, for its agent.
-    #[must_use]
     pub fn shown_to(self, host: &HostName) -> ShownNetworks {
         let registry = self.0.registry();
         let rights = registry.hosts().rights(host);
@@ -146,7 +139,6 @@ impl<'a> Networks<'a> {
         shown
     }
 
-    /// Reconciles the gateways with the networks.
     pub(crate) async fn look_after_gateways(self, is_thorough: bool) {
         let look_after = async move |engine: Arc<Engine>| {
             look_after_gateways(&engine, is_thorough).await;
@@ -247,12 +239,12 @@ async fn apply_alone(
     dry_run: bool,
     (action, cause): (AuditAction, &Cause),
 ) -> Result<(NetworkView, Applied), Failure> {
-    check_gateway(engine, &network)?;
-    check_mtu(engine, &network)?;
+    refuse_first(engine.gateways.problem_of(&network))?;
+    refuse_first(too_large_for_uplinks(engine, &network))?;
     let outcome = engine.registry().change_networks().check(&network)?;
     check_requirements(engine, &network)?;
     if dry_run {
-        return Ok((preview(network), outcome));
+        return Ok((NetworkView::unused(network), outcome));
     }
     let name = network.name.clone();
     if outcome != Applied::Unchanged {
@@ -306,7 +298,7 @@ async fn rename(
     report_network(engine, new_name, false);
     look_after_gateways(engine, false).await;
     // Objects that ports share on a card have the network's name.
-    engine.reconciler.request_thorough();
+    engine.reconciler.thorough.notify_one();
     view(engine, new_name)
 }
 
@@ -317,7 +309,7 @@ async fn rename_closed(
     renamed: Network,
     cause: &Cause,
 ) -> Result<(), Failure> {
-    check_gateway(engine, &renamed)?;
+    refuse_first(engine.gateways.problem_of(&renamed))?;
     // An attach under way writes its record with the old name: it must be in the journal before it can be rewritten.
     wait_for_records(engine, name).await?;
     let entry = AuditEntry::new(cause, AuditAction::RenameNetwork, format!("network/{name}"))
@@ -353,7 +345,7 @@ async fn wait_for_records(engine: &Engine, name: &str) -> Result<(), Failure> {
 
 async fn delete(engine: &Engine, name: String, force: bool, cause: &Cause) -> Result<(), Failure> {
     let _changes = engine.network_changes.lock().await;
-    if engine.registry().networks().is_suspended(&name) {
+    if engine.registry().networks().find_suspended(&name).is_some() {
         return delete_suspended(engine, name, cause).await;
     }
     // Closed before the commit: otherwise an attach could join the network while the journal deletes it.
@@ -376,20 +368,6 @@ fn deletion(engine: &Engine, name: &str, cause: &Cause) -> Changes {
     let entry = AuditEntry::new(cause, AuditAction::DeleteNetwork, format!("network/{name}"));
     let entry = with_former(engine, name, entry);
     Changes::default().delete_network(name).audited(Some(entry))
-}
-
-fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
-    match engine.gateways().problem_of(network) {
-        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
-        None => Ok(()),
-    }
-}
-
-fn check_mtu(engine: &Engine, network: &Network) -> Result<(), Failure> {
-    match too_large_for_uplinks(engine, network) {
-        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
-        None => Ok(()),
-    }
 }
 
 /// A sentence if the network's MTU exceeds what the uplinks carry.
@@ -523,7 +501,7 @@ fn report_network_to(engine: &Engine, host: &HostName, network: &str, deleted: b
     let known = registry.networks().get(network).map(PooledNetwork::network);
     let known = known.filter(|_| !deleted);
     let default = registry.networks().default_name().filter(|name| rights.allows(name));
-    let changed = ChangedNetwork {
+    let changed = v1::NetworkChanged {
         network: network.to_owned(),
         deleted,
         interface_prefix: known.map(|it| it.interface_prefix.clone()).unwrap_or_default(),
@@ -541,15 +519,5 @@ fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {
 }
 
 fn with_gateway(engine: &Engine, view: NetworkView) -> NetworkView {
-    NetworkView { gateway: engine.gateways().view(&view.network.name), ..view }
-}
-
-fn preview(network: Network) -> NetworkView {
-    NetworkView {
-        network: network.into(),
-        origin: Origin::Api,
-        attachments: 0,
-        subnets: Vec::new(),
-        gateway: None,
-    }
+    NetworkView { gateway: engine.gateways.view(&view.network.name), ..view }
 }

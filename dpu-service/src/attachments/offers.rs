@@ -6,7 +6,7 @@
 
 use vf_alloc::VfOffer;
 
-use super::{hosts::Hosts, registry::OfferedVf};
+use super::{hosts::Hosts, views::OfferedVf};
 use crate::host::SessionId;
 use model::HostName;
 
@@ -16,7 +16,6 @@ const OFFERED: usize = 32;
 
 impl Hosts<'_> {
     /// New offers for the session. Offers already sent in it are not repeated.
-    #[must_use]
     pub fn offer_vfs(self, host: &HostName, session: SessionId) -> Vec<OfferedVf> {
         let mut registry = self.0.registry();
         match self.0.sessions.is_current(host, session) {

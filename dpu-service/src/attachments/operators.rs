@@ -33,8 +33,6 @@ use model::{AttachmentId, AttachmentState, AttachmentView, Record};
 pub struct Operators<'a>(pub(super) &'a Arc<Engine>, Option<&'a Cause>);
 
 impl Engine {
-    /// Queries and changes for operators.
-    #[must_use]
     pub const fn operators(self: &Arc<Self>) -> Operators<'_> {
         Operators(self, None)
     }
@@ -52,7 +50,6 @@ impl<'a> Operators<'a> {
     }
 
     /// The recorded attachments that match the filter, oldest first.
-    #[must_use]
     pub fn attachments(self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
         let is_wanted = |entry: &&Entry| {
             let Record { key, network, .. } = &**entry.record();
@@ -69,19 +66,17 @@ impl<'a> Operators<'a> {
         views
     }
 
-    /// The number of attachments in each state.
-    #[must_use]
     pub fn attachments_by_state(self) -> [(AttachmentState, usize); 5] {
         let mut numbers = AttachmentState::ALL.map(|state| (state, 0));
         let registry = self.0.registry();
         for entry in registry.entries().iter().filter(|entry| entry.is_recorded()) {
-            numbers[registry.shown(entry).state as usize].1 += 1;
+            let state = registry.shown(entry).state;
+            numbers.iter_mut().filter(|(of, _)| *of == state).for_each(|(_, number)| *number += 1);
         }
         numbers
     }
 
     /// The number of attachments, including those not recorded yet.
-    #[must_use]
     pub fn attachment_count(self) -> usize {
         self.0.registry().entries().len()
     }
@@ -139,9 +134,6 @@ impl<'a> Operators<'a> {
     }
 
     /// All attachments that have a port, oldest first, with their ports' counters.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub(crate) async fn counters(self) -> Result<Vec<(AttachmentView, PortCounters)>, Failure> {
         let views = self.attachments(&AttachmentFilter::default());
         let counters = self.0.ports.counters().await?;
@@ -170,13 +162,10 @@ impl<'a> Operators<'a> {
     }
 
     /// Whether the latest write to the journal succeeded and none hangs on the disk.
-    #[must_use]
     pub(crate) fn journal_can_be_written(self) -> bool {
         self.0.records.problem().is_none()
     }
 
-    /// The journal's statistics since it was opened.
-    #[must_use]
     pub fn journal_statistics(self) -> journal::Statistics {
         self.0.records.statistics()
     }
@@ -194,9 +183,6 @@ impl<'a> Operators<'a> {
     }
 
     /// All VFs, sorted by id.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub async fn vfs(self) -> Result<Vec<VfView>, Failure> {
         let representors = self.0.ports.names().await?;
         Ok(vf_views(&self.0.registry(), &representors))
@@ -215,7 +201,6 @@ impl<'a> Operators<'a> {
     }
 
     /// All pools of VFs, in the configuration's order.
-    #[must_use]
     pub fn pools(self) -> Vec<PoolView> {
         let registry = self.0.registry();
         let view = |spec: &PoolSpec| PoolView {

@@ -14,7 +14,6 @@ const NAMED: usize = 5;
 
 #[derive(Clone, Debug, Default)]
 pub struct Outdated {
-    /// Number of such attachments.
     pub number: usize,
     /// Up to [`NAMED`] of them, oldest first.
     pub first: Vec<Arc<Record>>,
@@ -23,7 +22,6 @@ pub struct Outdated {
 impl Networks<'_> {
     /// The attachments with other settings than `networks`, by network name. Networks without such attachments are left
     /// out.
-    #[must_use]
     pub(crate) fn outdated<'a>(
         self,
         networks: impl Iterator<Item = &'a Arc<Network>>,

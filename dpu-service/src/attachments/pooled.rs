@@ -14,10 +14,8 @@ pub struct HostPool {
     pub vfs: Vec<PooledVf>,
 }
 
-/// A VF of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PooledVf {
-    /// The VF's device on its host.
     pub device: Device,
     /// Why the VF is unavailable, whether it is held now or not.
     pub problem: Option<String>,
@@ -25,7 +23,6 @@ pub struct PooledVf {
 
 impl Hosts<'_> {
     /// The pools that have VFs of the host, in the configuration's order.
-    #[must_use]
     pub fn pools(self, host: &HostName) -> Vec<HostPool> {
         let registry = self.0.registry();
         let Ok(number) = registry.hosts().number(host) else { return Vec::new() };

@@ -20,11 +20,11 @@ use offload_proto::{Failure, Reason};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
-    task::spawn_blocking,
     time::{Instant, timeout},
 };
 use vf_alloc::FunctionId;
 
+use crate::tasks::blocking;
 use drivers::{
     counters::{PortCounters, PortTraffic},
     driver::Refused,
@@ -149,34 +149,21 @@ impl Ports {
     }
 
     /// The names of all representors. Does not ask the fabric.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub(super) async fn names(&self) -> Result<PortNames, Failure> {
         let representors = self.on_thread(Programmer::representors).await.map_err(unreadable)?;
         Ok(representors.into_iter().map(|port| (port.vf, port.name)).collect())
     }
 
     /// All representors and how they are joined.
-    ///
-    /// # Errors
-    /// The kernel or the fabric cannot be asked.
     pub(super) async fn survey(&self) -> Result<Survey, Failure> {
         self.on_thread(Programmer::survey).await.map_err(unreadable)
     }
 
-    /// Traffic and drops of each port.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub(super) async fn counters(&self) -> Result<BTreeMap<FunctionId, PortCounters>, Failure> {
         self.on_thread(Programmer::counters).await.map_err(unreadable)
     }
 
     /// Traffic and drops of these VFs' ports, and the share that the hardware handled.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub(super) async fn traffic(
         &self,
         vfs: BTreeSet<FunctionId>,
@@ -184,26 +171,16 @@ impl Ports {
         self.on_thread(move |programmer| programmer.traffic(&vfs)).await.map_err(unreadable)
     }
 
-    /// State of the uplinks.
-    ///
-    /// # Errors
-    /// The kernel or the fabric cannot be asked.
     pub(super) async fn uplinks(&self) -> Result<Vec<Uplink>, Failure> {
         self.on_thread(Programmer::uplink_states).await.map_err(unreadable)
     }
 
     /// State of the uplinks' links, without asking the fabric.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub(super) async fn uplink_links(&self) -> Result<Vec<Uplink>, Failure> {
         self.on_thread(Programmer::uplink_links).await.map_err(unreadable)
     }
 
     /// The representors that are ports of other programs' bridges or bonds, each with the name of that bridge or bond.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked.
     pub(super) async fn occupied(
         &self,
         ports: Vec<Representor>,
@@ -224,21 +201,16 @@ impl Ports {
         self.on_thread(Programmer::lost_rules).await
     }
 
-    /// Creates what all ports share.
     pub(super) async fn prepare(&self) -> Result<(), Refused> {
         self.on_thread(Programmer::prepare).await
     }
 
-    /// Runs `work` on a blocking thread. A panic there is raised again in the caller.
     async fn on_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Programmer) -> T + Send + 'static,
     ) -> T {
         let programmer = self.programmer.clone();
-        match spawn_blocking(traces::in_span(move || work(&programmer))).await {
-            Ok(result) => result,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
+        blocking(traces::in_span(move || work(&programmer))).await
     }
 
     /// Runs `work` in the host's turn, and waits for a representor that the card has not created yet.
@@ -265,6 +237,7 @@ impl Ports {
     }
 }
 
+/// The kernel or the fabric could not be asked.
 #[expect(clippy::needless_pass_by_value, reason = "what it makes an error of")]
 fn unreadable(refused: Refused) -> Failure {
     Failure::new(Reason::PortsUnreadable, Chain(&refused).to_string())

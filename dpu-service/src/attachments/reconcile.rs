@@ -5,10 +5,11 @@
 //! under the lock of its VF, after asking the registry again. Only recorded attachments are repaired; until the record
 //! is durable, the attach holds the VF's lock.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use futures::{StreamExt as _, stream};
+use tokio::time::Instant;
 use vf_alloc::FunctionId;
 
 use super::{
@@ -42,7 +43,7 @@ impl Engine {
     pub async fn reconcile(self: &Arc<Self>, depth: Depth) {
         let reconciled = self.to_the_end(async move |engine: Arc<Self>| {
             compare(&engine, depth).await;
-            engine.reconciler.note_end();
+            *engine.reconciler.ended_at.lock() = Instant::now();
             Ok(())
         });
         if let Err(failure) = reconciled.await {
@@ -51,9 +52,8 @@ impl Engine {
     }
 
     /// Time since the latest comparison ended.
-    #[must_use]
     pub fn since_reconciled(&self) -> Duration {
-        self.reconciler.since_end()
+        self.reconciler.ended_at.lock().elapsed()
     }
 }
 
@@ -76,7 +76,7 @@ async fn compare(engine: &Engine, depth: Depth) {
     repair_all(engine, held, &survey, depth).await;
     KillPoint::ReconcileRepaired.pass();
     for (vf, surveyed) in &survey {
-        if surveyed.is_programmed() || is_unclean(engine, *vf) {
+        if surveyed.is_programmed() || engine.registry().is_unclean(*vf) {
             clear_if_unused(engine, *vf, depth).await;
         }
     }
@@ -96,7 +96,7 @@ async fn prepare_fabric(engine: &Engine) {
         what: Chain(&refused).to_string(),
         is_partial: refused.is_partial(),
     });
-    let before = engine.reconciler.set_fabric_problem(problem.clone());
+    let before = mem::replace(&mut *engine.reconciler.fabric_problem.lock(), problem.clone());
     // Only changes become events: every pass prepares the fabric.
     if before == problem {
         return;
@@ -189,13 +189,18 @@ fn note_repair_failed(engine: &Engine, record: &Record, index: Option<u32>, erro
 /// Unprograms a representor without an attachment. A crash between kernel and journal or a failed undo leaves such
 /// ports.
 async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
-    let is_left_alone = depth == Depth::Quick && engine.registry().anomalies().has_undo_failed(vf);
-    if is_left_alone || serves(engine, vf) {
+    let is_left_alone =
+        depth == Depth::Quick && engine.registry().anomalies().undo_failed.contains(&vf);
+    if is_left_alone || engine.registry().serves(vf) {
         return;
     }
     let _vf = engine.ports.lock(vf).await;
     // Checked again under the lock: an attach may have got the VF, or a detach may have cleared it.
-    if serves(engine, vf) || !(is_unclean(engine, vf) || engine.ports.is_programmed(vf).await) {
+    if engine.registry().serves(vf) {
+        return;
+    }
+    let is_unclean = engine.registry().is_unclean(vf);
+    if !is_unclean && !engine.ports.is_programmed(vf).await {
         return;
     }
     match engine.ports.unprogram(vf).await {
@@ -209,20 +214,12 @@ async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
             );
         }
         Err(leftover) => {
-            let is_news = engine.registry().anomalies().note_undo_failed(vf);
+            let is_news = engine.registry().note_undo_failed(vf);
             if is_news {
                 engine.events.record(EventKind::RepairFailed, vf, leftover.to_string());
             }
         }
     }
-}
-
-fn serves(engine: &Engine, vf: FunctionId) -> bool {
-    engine.registry().serves(vf)
-}
-
-fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
-    engine.registry().anomalies().is_unclean(vf)
 }
 
 /// Frees attachments whose release failed only because the journal could not be written.

@@ -13,13 +13,13 @@ pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure
     let Some(reason) = reason_of(failure) else { return };
     let network = {
         let registry = engine.registry();
-        let network = registry.networks().find(spec.network.as_deref());
+        let network = registry.networks().find(spec.interface.named_network());
         network.ok().map(|entry| Arc::clone(entry.network()))
     };
     if let Some(network) = network {
         let fault = fault(reason, &network, &spec.key.host, failure);
         engine.events.record_failure(EventKind::AttachRefused, &fault.object, failure);
-        engine.refusals().note_refused(fault, &spec.key.host);
+        engine.refusals.note_refused(fault, &spec.key.host);
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn note_outcome(
 
 /// Returns early if nothing was refused, the usual case: a successful ADD then formats no strings.
 fn note_served(engine: &Engine, record: &Record) {
-    if engine.refusals().is_empty() {
+    if engine.refusals.is_empty() {
         return;
     }
     let host = &record.key.host;
@@ -47,7 +47,7 @@ fn note_served(engine: &Engine, record: &Record) {
         format!("host/{host}"),
         "dpu".to_owned(),
     ];
-    engine.refusals().note_served(host, &objects);
+    engine.refusals.note_served(host, &objects);
 }
 
 /// Notes an ADD that failed on its host, before or after the DPU's part.
@@ -56,7 +56,7 @@ pub(super) fn note_failed_on_host(engine: &Engine, host: &HostName, failure: &Fa
     let Some(reason) = reason else { return };
     let fault = Fault::of_host(reason, host, failure.message.as_str());
     engine.events.record_failure(EventKind::AttachRefused, &fault.object, failure);
-    engine.refusals().note_refused(fault, host);
+    engine.refusals.note_refused(fault, host);
 }
 
 /// Records of one call fail together: each pool, network, DPU or host is noted once.
@@ -68,7 +68,7 @@ fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
         let fault = fault(reason, &record.network, host, failure);
         if noted.insert(fault.object.clone()) {
             engine.events.record_failure(EventKind::AttachRefused, &fault.object, failure);
-            engine.refusals().note_refused(fault, host);
+            engine.refusals.note_refused(fault, host);
         }
     }
 }

@@ -11,13 +11,11 @@ use model::{HostName, HostRights, Network};
 /// Settings that a reload of the configuration file may change.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// The hosts with their PFs.
     pub hosts: Vec<(HostName, Vec<PfId>)>,
     /// Rights of hosts. A host without an entry may request everything.
     pub rights: BTreeMap<HostName, HostRights>,
     /// Numbers of VFs by PF. Hosts leave PFs without an entry as they are.
     pub vfs: BTreeMap<PfId, u32>,
-    /// Pools of VFs.
     pub pools: Vec<PoolSpec>,
     pub networks: Vec<Network>,
 }
@@ -31,14 +29,11 @@ pub struct Settings {
     pub mac_prefix: Vec<u8>,
     /// Number of consecutive failures that quarantine a VF. 0: never.
     pub quarantine_after: u32,
-    /// Maximum number of attachments.
     pub attachments: usize,
     /// Maximum number of networks, of file and API together.
     pub networks: usize,
     pub fabric: FabricDriver,
-    /// Names of the fabric's bridges.
     pub bridges: Vec<String>,
-    /// Settings of networks whose gateway is this DPU.
     pub gateway: GatewaySettings,
     /// TCP addresses on which the service itself listens: no pod may map these ports.
     pub own_ports: Vec<SocketAddr>,

@@ -3,6 +3,7 @@
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
+use super::refuse_first;
 use model::{Network, Subnet, check::check_network};
 
 /// Changes of a network's subnets.
@@ -25,24 +26,19 @@ impl SubnetChange {
             match network.subnets.iter().find(|there| there.cidr == subnet.cidr) {
                 Some(there) if *there == subnet => {}
                 Some(_) => {
-                    let why = format!(
-                        "it has subnet {} already, with other settings: apply the whole network to change them",
-                        subnet.cidr
+                    let message = format!(
+                        "network {:?}: it has subnet {} already, with other settings: apply the whole network to \
+                         change them",
+                        network.name, subnet.cidr
                     );
-                    return Err(refused(&network, &why));
+                    return Err(Failure::new(Reason::InvalidRequest, message));
                 }
                 None => network.subnets.push(subnet),
             }
         }
-        match check_network(&network).into_iter().next() {
-            Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
-            None => Ok(network),
-        }
+        refuse_first(check_network(&network))?;
+        Ok(network)
     }
-}
-
-fn refused(network: &Network, why: &str) -> Failure {
-    Failure::new(Reason::InvalidRequest, format!("network {:?}: {why}", network.name))
 }
 
 #[cfg(test)]

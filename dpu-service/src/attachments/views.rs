@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
-use vf_alloc::{Device, FunctionId};
+use vf_alloc::{Device, FunctionId, PfId, Policy, VfOffer};
 
 use crate::{events::Event, gateway::GatewayView};
 use drivers::counters::PortTraffic;
@@ -49,7 +49,6 @@ pub struct AttachmentTraffic {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfView {
-    /// The VF.
     pub vf: FunctionId,
     /// Its device on the host. Empty: not reported.
     pub device: Device,
@@ -57,12 +56,10 @@ pub struct VfView {
     pub device_ids: Option<(u16, u16)>,
     /// Its host. `None`: its PF is configured for no host.
     pub host: Option<HostName>,
-    /// Names of its pools.
     pub pools: Vec<String>,
     pub state: vf_alloc::VfState,
     /// Name of its representor. Empty: the card has created none.
     pub representor: String,
-    /// The attachment that holds it.
     pub attachment: Option<AttachmentId>,
 }
 
@@ -84,6 +81,14 @@ pub struct NetworkView {
     pub gateway: Option<GatewayView>,
 }
 
+impl NetworkView {
+    /// A network of the API that has no attachments and is not in force.
+    pub(crate) fn unused(network: Network) -> Self {
+        let (network, origin) = (network.into(), Origin::Api);
+        Self { network, origin, attachments: 0, subnets: Vec::new(), gateway: None }
+    }
+}
+
 /// How a subnet's addresses are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetUsage {
@@ -98,7 +103,6 @@ pub struct SubnetUsage {
 /// A pool of VFs as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// Name, selectors and policy.
     pub spec: vf_alloc::PoolSpec,
     pub usage: vf_alloc::Usage,
 }
@@ -112,4 +116,22 @@ pub enum Applied {
     Changed,
     /// The network was equal.
     Unchanged,
+}
+
+/// A VF offered to its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedVf {
+    /// The VF's device on its host and the number of the offer.
+    pub offer: VfOffer,
+    /// The pools from which an attach without a chosen VF may get it.
+    pub pools: Vec<OpenPool>,
+    pub pf: PfId,
+}
+
+/// A pool that serves attaches without a chosen VF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenPool {
+    pub name: String,
+    /// The policy that selects the PF.
+    pub policy: Policy,
 }

@@ -35,7 +35,6 @@ impl Operators<'_> {
     }
 
     /// Faults of networks and of their pools.
-    #[must_use]
     pub fn network_faults(self) -> Vec<Fault> {
         let registry = self.0.registry();
         let networks = || registry.networks().iter().map(|entry| &**entry.network());
@@ -47,12 +46,9 @@ impl Operators<'_> {
             let message = too_large_for_uplinks(self.0, network)?;
             Some(Fault::of_network(ConditionReason::MtuTooLarge, &network.name, message))
         });
-        let overlaps = networks().flat_map(|network| {
-            let conflicts = registry.entries().conflicts_with_host_ports([network].into_iter());
-            let fault = |message| {
-                Fault::of_network(ConditionReason::SubnetConflict, &network.name, message)
-            };
-            conflicts.into_iter().map(fault)
+        let overlaps = networks().filter_map(|network| {
+            let message = registry.entries().conflict_with_host_port(network)?;
+            Some(Fault::of_network(ConditionReason::SubnetConflict, &network.name, message))
         });
         let of_networks =
             suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(overlaps);
@@ -60,18 +56,17 @@ impl Operators<'_> {
     }
 
     /// Faults of eswitch, fabric and gateways.
-    #[must_use]
     pub fn driver_faults(self) -> Vec<Fault> {
-        let partial = self.0.reconciler.fabric_problem().filter(|problem| problem.is_partial);
-        let partial =
-            partial.map(|problem| Fault::of_dpu(ConditionReason::FabricIncomplete, problem.what));
+        let partial = self.0.reconciler.fabric_problem.lock().clone();
+        let partial = partial
+            .filter(|problem| problem.is_partial)
+            .map(|problem| Fault::of_dpu(ConditionReason::FabricIncomplete, problem.what));
         let unserved = self.0.programmer().problems().into_iter();
         let unserved = unserved.map(|it| Fault::of_dpu(ConditionReason::PortsUnserved, it));
-        partial.into_iter().chain(unserved).chain(self.0.gateways().faults()).collect()
+        partial.into_iter().chain(unserved).chain(self.0.gateways.faults()).collect()
     }
 
     /// Faults of attachments and their VFs, one for all of a host, network or pool. [`Self::examine_dpu`] lists each.
-    #[must_use]
     pub fn attachment_faults(self) -> Vec<Fault> {
         let registry = self.0.registry();
         let held = registry.networks().conflicts_with_leases(registry.entries()).into_iter();
@@ -150,7 +145,7 @@ fn unclaimed(suspects: &[&Entry], host: &HostName) -> Option<String> {
 /// pods.
 fn unrecorded(registry: &Registry) -> Vec<Fault> {
     let mut by_host = BTreeMap::<&HostName, Vec<String>>::new();
-    for vf in registry.unaccounted() {
+    for vf in &registry.anomalies().unaccounted {
         if let Some(host) = registry.hosts().owner(vf.pf) {
             by_host.entry(host).or_default().push(vf.to_string());
         }
@@ -169,11 +164,11 @@ fn unrecorded(registry: &Registry) -> Vec<Fault> {
 
 /// One fault for each host whose agent reports pods that differ from their attachments.
 fn pods(operators: Operators<'_>) -> Vec<Fault> {
-    let fault = |(host, first, number): (HostName, v1::Difference, usize)| {
+    let fault = |(host, first, number): (HostName, v1::Finding, usize)| {
         let message = format!(
             "host {host} reports {} with {} in the pod, among them {} ({}): `dpuctl doctor` names each, and what to do",
             counted(number, "attachment"),
-            if number == 1 { "a difference" } else { "differences" },
+            if number == 1 { "a finding" } else { "findings" },
             first.subject,
             first.message
         );

@@ -39,8 +39,9 @@ use tracker::{Moment, Tracker};
 #[derive(Debug)]
 pub(crate) struct Conditions {
     tracker: Mutex<Tracker>,
-    cards: LatestLook,
-    uplinks: UplinkLook,
+    /// Whether cards handle the attachments' traffic.
+    pub(crate) cards: LatestLook,
+    pub(crate) uplinks: UplinkLook,
 }
 
 impl Conditions {
@@ -62,15 +63,5 @@ impl Conditions {
         let turned = tracker.observe(find.await, Moment::now());
         turned.iter().for_each(report);
         tracker.conditions(has_no_cards)
-    }
-
-    /// Whether cards handle the attachments' traffic.
-    pub(crate) const fn cards(&self) -> &LatestLook {
-        &self.cards
-    }
-
-    /// The check of the uplinks.
-    pub(crate) const fn uplinks(&self) -> &UplinkLook {
-        &self.uplinks
     }
 }

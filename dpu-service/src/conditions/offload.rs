@@ -7,10 +7,8 @@ use parking_lot::Mutex;
 
 use super::fault::Fault;
 
-/// How one attachment's traffic is handled.
 #[derive(Clone, Debug)]
 pub(crate) struct HandledTraffic {
-    /// The card of its VF.
     pub(crate) card: String,
     /// Number of rules of its port.
     pub(crate) rules: u64,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use offload_proto::{ConditionReason, form::seconds};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::fault::Fault;
@@ -34,7 +34,6 @@ struct Refused {
 
 #[derive(Debug, Default)]
 struct Times {
-    /// Message of the latest refusal.
     message: String,
     /// Counts of refusals, oldest first.
     counts: VecDeque<Count>,
@@ -78,7 +77,6 @@ impl Times {
         self.counts.back().map(|count| count.last)
     }
 
-    /// Whether the refusals still count.
     fn is_in_force(&self) -> bool {
         let is_quiet = |last: Instant| last.elapsed() >= QUIET;
         self.last().is_some_and(|last| !(self.is_served && is_quiet(last)))
@@ -93,14 +91,14 @@ impl Refusals {
     /// Counts a refused ADD of `host`. `fault` has reason, object and message.
     pub(crate) fn note_refused(&self, fault: Fault, host: &HostName) {
         let Fault { reason, object, message } = fault;
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let times = all.entry(Refused { object, reason, host: host.clone() }).or_default();
         times.note(message, reason.failures_in_a_row(), Instant::now());
         times.expire();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.0.lock().is_empty()
     }
 
     /// An ADD of `host` with these objects succeeded on the DPU. Failures on the host stay: see
@@ -120,14 +118,14 @@ impl Refusals {
     }
 
     fn mark_served(&self, is_over: impl Fn(&Refused) -> bool) {
-        for (refused, times) in &mut *self.lock() {
+        for (refused, times) in &mut *self.0.lock() {
             times.is_served |= is_over(refused);
         }
     }
 
     /// One fault for each object and reason.
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.values_mut().for_each(Times::expire);
         all.retain(|_, times| times.is_in_force());
         let mut by_object = BTreeMap::<_, Vec<&Times>>::new();
@@ -138,10 +136,6 @@ impl Refusals {
             fault(object, reason, &times)
         };
         by_object.into_iter().filter_map(fault).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Refused, Times>> {
-        self.0.lock()
     }
 }
 
@@ -265,8 +259,8 @@ mod tests {
             (0..10).for_each(|_| refuse(&refusals, "a"));
             advance(Duration::from_secs(1)).await;
         }
-        let number = refusals.lock().values().next().unwrap().number();
+        let number = refusals.0.lock().values().next().unwrap().number();
         assert!((3000..=3300).contains(&number), "{number}");
-        assert!(refusals.lock().values().next().unwrap().counts.len() <= 11);
+        assert!(refusals.0.lock().values().next().unwrap().counts.len() <= 11);
     }
 }

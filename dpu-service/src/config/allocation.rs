@@ -22,8 +22,6 @@ section! {
 pub struct MacPrefix(Vec<u8>);
 
 impl MacPrefix {
-    /// The bytes.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

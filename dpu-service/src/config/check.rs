@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
+    path::Path,
 };
 
 use mtls::{Identity, Role};
 use vf_alloc::{PfId, PoolSpec, Selector};
 
-use super::{Config, Host, problems::Problems};
+use super::{Config, Host};
 use model::check::{
     check_bridge, check_named_networks, check_network, check_networks, check_reaches,
     check_routed_subnets, check_without_eswitch, is_label,
@@ -17,13 +18,27 @@ use model::check::{
 use drivers::settings::{self, EswitchDriver, FabricDriver};
 use model::{Network, duplicates};
 
+/// All problems of a configuration: one sentence each, with key, value and way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl Problems {
+    /// One line for each problem, with the file's path.
+    pub(super) fn with_path(&self, path: &Path) -> String {
+        let line = |problem: &String| format!("{}: {problem}", path.display());
+        self.0.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
 impl Config {
     /// Checks values, after the file's form.
-    ///
-    /// # Errors
-    /// All problems at once.
     pub fn check(&self) -> Result<(), Problems> {
-        let mut problems = self.check_paths();
+        let mut problems = Vec::new();
+        if !self.state_dir.is_absolute() {
+            let path = &self.state_dir;
+            problems
+                .push(format!("state_dir = {path:?} must be an absolute path, beginning with /"));
+        }
         problems.extend(self.check_addresses());
         problems.extend(self.log.check().err().map(|error| error.to_string()));
         problems.extend(self.tracing.problems());
@@ -39,19 +54,16 @@ impl Config {
         problems.extend(check_routed_subnets(&self.networks, &bridges));
         problems.extend(check_reaches(&self.networks, |_, _| true));
         problems.extend(check_named_networks(&self.networks, |_, _| true));
-        problems.extend(self.check_bridges());
-        problems.extend(self.check_gateways());
-        problems.extend(self.check_guards());
-        problems.extend(self.check_rules());
+        for network in &self.networks {
+            problems.extend(check_bridge(network, &bridges));
+            problems.extend(self.gateway.check_network(network, self.fabric.driver));
+            problems.extend(check_rules_on(network, self.fabric.driver));
+            if self.eswitch.driver == EswitchDriver::None {
+                problems.extend(check_without_eswitch(network));
+            }
+        }
         problems.extend(self.check_pools_of_networks());
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
-    }
-
-    fn check_paths(&self) -> Vec<String> {
-        let path = &self.state_dir;
-        let relative = (!path.is_absolute())
-            .then(|| format!("state_dir = {path:?} must be an absolute path, beginning with /"));
-        relative.into_iter().collect()
     }
 
     fn check_addresses(&self) -> Option<String> {
@@ -144,29 +156,6 @@ impl Config {
             }
         }
         problems.into_iter().map(|problem| format!("pool {:?}: {problem}", pool.name)).collect()
-    }
-
-    fn check_bridges(&self) -> Vec<String> {
-        let known = self.fabric.bridge_names();
-        self.networks.iter().filter_map(|network| check_bridge(network, &known)).collect()
-    }
-
-    fn check_gateways(&self) -> Vec<String> {
-        let fabric = self.fabric.driver;
-        let check = |network: &Network| self.gateway.check_network(network, fabric);
-        self.networks.iter().filter_map(check).collect()
-    }
-
-    fn check_guards(&self) -> Vec<String> {
-        if self.eswitch.driver != EswitchDriver::None {
-            return Vec::new();
-        }
-        self.networks.iter().filter_map(check_without_eswitch).collect()
-    }
-
-    fn check_rules(&self) -> Vec<String> {
-        let fabric = self.fabric.driver;
-        self.networks.iter().filter_map(|network| check_rules_on(network, fabric)).collect()
     }
 
     fn check_pools_of_networks(&self) -> Vec<String> {

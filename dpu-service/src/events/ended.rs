@@ -12,13 +12,10 @@ use model::{AttachmentKey, Lease, Record};
 #[serde(deny_unknown_fields)]
 pub struct EndedAttachment {
     pub key: AttachmentKey,
-    /// The pod that it served.
     pub pod: Pod,
     /// Name of its network at the end.
     pub network: String,
-    /// The VF that it held.
     pub vf: FunctionId,
-    /// Device of the VF on its host.
     pub device: Device,
     pub mac: MacAddress,
     pub leases: Vec<Lease>,

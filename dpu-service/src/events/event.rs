@@ -45,22 +45,18 @@ pub struct Event {
 /// A position in the order of events: after that revision of that start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCursor {
-    /// The start of the service.
     pub boot: Uuid,
     /// The latest known revision.
     pub revision: u64,
 }
 
-/// A filter for events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Events at that time or later. `None`: see [`super::Events::list`].
     pub since: Option<Timestamp>,
     /// Events about this object: its name or, for an attachment, a prefix of its id.
     pub object: Option<String>,
-    /// Events of this kind.
     pub kind: Option<EventKind>,
-    /// Events of this severity.
     pub severity: Option<Severity>,
 }
 
@@ -69,8 +65,6 @@ const SHORTEST_ID: usize = 4;
 const ID_LENGTH: usize = 36;
 
 impl EventFilter {
-    /// Whether the event matches.
-    #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         self.since.is_none_or(|since| event.time >= since)
             && self.kind.is_none_or(|kind| event.kind == kind)

@@ -23,7 +23,6 @@ pub(super) struct EventFile {
     lines: usize,
 }
 
-/// Contents of a file of events.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Events in the order of their revisions.
@@ -33,9 +32,6 @@ pub(super) struct Contents {
 }
 
 /// Reads the file at `path`. A missing file has no events.
-///
-/// # Errors
-/// The file cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Contents> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
@@ -58,9 +54,6 @@ pub(super) fn read(path: &Path) -> io::Result<Contents> {
 }
 
 /// Moves a damaged file aside and replaces one that was moved aside before.
-///
-/// # Errors
-/// The rename fails.
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = with_ending(path, "damaged");
     fs::rename(path, &aside)?;

@@ -1,8 +1,8 @@
 //! Events: the latest ones in memory and in a file, and a feed of new ones.
 //!
 //! Owns: the log of the latest events (`log.rs`), which folds repeated events into one with a count; the thread that
-//! appends them to the file (`writer.rs`, `file.rs`) in batches, so that no caller waits for the disk; and the count of
-//! dropped events (`dropped.rs`).
+//! appends them to the file (`writer.rs`, `file.rs`) in batches, so that no caller waits for the disk, and counts those
+//! that it drops.
 //!
 //! Locks: the log, for microseconds and never across an await; then the count of dropped events. The feed is sent under
 //! the log's lock, so that watchers receive events in the order of their revisions.
@@ -10,7 +10,6 @@
 //! Concurrently: any thread records events. The writer locks the log to write all of it to a new file, and to read the
 //! latest event when it retries a failed file.
 
-mod dropped;
 mod ended;
 mod event;
 mod file;
@@ -24,14 +23,14 @@ use std::{collections::BTreeMap, fmt, io, path::Path, sync::Arc};
 use bootstrap::Chain;
 use jiff::Timestamp;
 use offload_proto::Failure;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-pub(crate) use dropped::DroppedEvents;
 pub use ended::EndedAttachment;
 pub(crate) use event::names;
 pub use event::{Event, EventCursor, EventFilter, EventKind, Severity};
+pub(crate) use writer::DroppedEvents;
 
 use crate::author::Author;
 use log::{Log, Occurrence};
@@ -61,7 +60,6 @@ impl Default for Events {
 impl Events {
     /// Opens the file of events in the state folder, with the events of earlier starts. A damaged file is moved aside
     /// and reported; without a file, events are in memory only. Blocks for up to 2 s, until the start is written.
-    #[must_use]
     pub fn open(state_folder: &Path) -> Self {
         let path = state_folder.join(FILE);
         let read = file::read(&path);
@@ -90,7 +88,7 @@ impl Events {
     /// Records the start of the service, and whether its previous start ended without a clean stop.
     fn note_start(&self) {
         let is_unclean = {
-            let log = self.log();
+            let log = self.log.lock();
             let last_boot = log.latest().map(|event| event.boot);
             let mut of_last = log.all().filter(|event| Some(event.boot) == last_boot);
             last_boot.is_some() && !of_last.any(|event| event.kind == EventKind::ServiceStopped)
@@ -107,7 +105,7 @@ impl Events {
     /// Records that the journal `path` was lost, unless this is the first start.
     pub(crate) fn note_new_journal(&self, path: &Path) {
         let is_first = {
-            let log = self.log();
+            let log = self.log.lock();
             let boot = log.latest().map(|event| event.boot);
             log.all().all(|event| Some(event.boot) == boot)
         };
@@ -153,7 +151,7 @@ impl Events {
         let message = format!("{} has {}", record.holder(), record.vf);
         let attached = Occurrence::new(EventKind::AttachmentAttached, record.id, message);
         let is_recorded = {
-            let log = self.log();
+            let log = self.log.lock();
             // The oldest events are evicted first. If the reservation is gone, an earlier record of this may be gone,
             // too.
             log.has(&attached) || !log.has(&reserved(record))
@@ -163,7 +161,6 @@ impl Events {
         }
     }
 
-    /// Records an event with its author.
     pub(crate) fn record_by(
         &self,
         author: &Author,
@@ -175,7 +172,6 @@ impl Events {
         self.add(Occurrence { author, ..Occurrence::new(kind, subject, message) });
     }
 
-    /// Records a failure with its reason code.
     pub fn record_failure(&self, kind: EventKind, subject: impl fmt::Display, failure: &Failure) {
         self.record_reason(kind, failure.reason.as_str(), subject, &*failure.message);
     }
@@ -221,7 +217,7 @@ impl Events {
 
     fn add(&self, occurrence: Occurrence) {
         // The time is read under the lock, so that times follow revisions unless the clock is set.
-        let (mut log, now) = (self.log(), Timestamp::now());
+        let (mut log, now) = (self.log.lock(), Timestamp::now());
         let is_logged = log.is_logged(&occurrence, now);
         let event = log.add(occurrence, now);
         // Fails if there is no watcher.
@@ -238,60 +234,50 @@ impl Events {
 
     /// Subscribes to new events. A watcher that falls more than 1024 events behind gets
     /// [`broadcast::error::RecvError::Lagged`].
-    #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
         self.feed.subscribe()
     }
 
     /// The events after the cursor and the feed of new ones. Both are taken under one lock: no event is missing or
     /// repeated.
-    #[must_use]
     pub fn watch_after(
         &self,
         cursor: &EventCursor,
     ) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
-        let log = self.log();
+        let log = self.log.lock();
         (log.after(cursor), self.feed.subscribe())
     }
 
     /// The events that match the filter, oldest first, and the position after the latest of all. Without a time in the
     /// filter, the list starts with the first event of the last 7 days.
-    #[must_use]
     pub fn list(&self, filter: &EventFilter) -> (Vec<Arc<Event>>, EventCursor) {
-        let log = self.log();
+        let log = self.log.lock();
         (log.list(filter, Timestamp::now()), log.end())
     }
 
     /// The kept events about `subject`, oldest first.
-    #[must_use]
     pub fn about(&self, subject: &str) -> Vec<Event> {
         self.kept(|event| event.subject == subject)
     }
 
     /// The kept events of that kind, oldest first.
-    #[must_use]
     pub(crate) fn of_kind(&self, kind: EventKind) -> Vec<Event> {
         self.kept(|event| event.kind == kind)
     }
 
     fn kept(&self, is_wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
-        let log = self.log();
+        let log = self.log.lock();
         log.all().filter(|event| is_wanted(event)).map(|event| Event::clone(event)).collect()
     }
 
     /// Number of events of each kind in this start, including repetitions.
     pub(crate) fn counts(&self) -> BTreeMap<EventKind, u64> {
-        self.log().counts()
+        self.log.lock().counts()
     }
 
     /// Events that are not in the file because the disk was full or did not answer.
-    #[must_use]
     pub(crate) fn dropped(&self) -> DroppedEvents {
         self.writer.as_ref().map(Writer::dropped).unwrap_or_default()
-    }
-
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock()
     }
 }
 

@@ -16,9 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use jiff::Timestamp;
+use parking_lot::Mutex;
 
-use super::{dropped::DroppedEvents, event::Event, file::EventFile, log::Log};
+use super::{event::Event, file::EventFile, log::Log};
 
 /// How long events are collected before they are written together.
 const BATCH: Duration = Duration::from_millis(500);
@@ -28,6 +29,30 @@ const RETRY: Duration = Duration::from_secs(1);
 const WAITING: usize = 4096;
 /// How long a start or stop waits for its batch.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// Events of this start of the service that could not be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DroppedEvents {
+    pub(crate) number: u64,
+    /// When the first of them happened. `None`: all were written.
+    pub(crate) since: Option<Timestamp>,
+    /// Why the latest write failed: one clause. `None`: it succeeded.
+    pub(crate) failure: Option<String>,
+}
+
+impl DroppedEvents {
+    /// Counts events whose write failed for that reason.
+    pub(super) fn note(&mut self, events: &[Arc<Event>], why: impl Into<String>) {
+        self.number += events.len() as u64;
+        self.since = self.since.or_else(|| events.iter().map(|event| event.time).min());
+        self.failure = Some(why.into());
+    }
+
+    /// The latest write succeeded. Events dropped before stay dropped.
+    pub(super) fn note_written(&mut self) {
+        self.failure = None;
+    }
+}
 
 enum Message {
     Event(Arc<Event>),
@@ -43,9 +68,6 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread. It first writes the whole log to a new file at `path`.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(super) fn start(path: PathBuf, log: Arc<Mutex<Log>>) -> io::Result<Self> {
         let (messages, received) = mpsc::sync_channel(WAITING);
         let dropped = Arc::<Mutex<DroppedEvents>>::default();
@@ -59,7 +81,7 @@ impl Writer {
         if let Err(TrySendError::Full(Message::Event(event))) =
             self.messages.try_send(Message::Event(event))
         {
-            locked(&self.dropped).note(&[event], "the disk does not answer");
+            self.dropped.lock().note(&[event], "the disk does not answer");
         }
     }
 
@@ -72,14 +94,9 @@ impl Writer {
         }
     }
 
-    /// The events that could not be written.
     pub(super) fn dropped(&self) -> DroppedEvents {
-        locked(&self.dropped).clone()
+        self.dropped.lock().clone()
     }
-}
-
-fn locked(dropped: &Mutex<DroppedEvents>) -> MutexGuard<'_, DroppedEvents> {
-    dropped.lock()
 }
 
 fn serve(mut file: Destination, messages: &Receiver<Message>) {
@@ -146,7 +163,7 @@ impl Destination {
             // The log in memory already contains these events, so a rewrite includes them.
             _ => self.rewrite(),
         };
-        let mut dropped = locked(&self.dropped);
+        let mut dropped = self.dropped.lock();
         match written {
             Ok(()) => dropped.note_written(),
             Err(error) => {
@@ -158,7 +175,7 @@ impl Destination {
 
     /// Retries a failed file with the latest event. Writing it twice is harmless: the last line of an event counts.
     fn try_again(&mut self) {
-        if locked(&self.dropped).failure.is_none() {
+        if self.dropped.lock().failure.is_none() {
             return;
         }
         let latest = self.log.lock().latest().cloned();
@@ -167,7 +184,7 @@ impl Destination {
             None => self.rewrite(),
         };
         if written.is_ok() {
-            locked(&self.dropped).note_written();
+            self.dropped.lock().note_written();
         }
     }
 

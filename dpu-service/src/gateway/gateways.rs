@@ -2,33 +2,33 @@
 
 use std::sync::Arc;
 
-use netlink::{LinkEvent, MacAddress, Probe};
-use parking_lot::{Mutex, MutexGuard};
-use tokio::{sync::Notify, task::spawn_blocking};
+use netlink::{LinkEvent, MacAddress, Probe, nftables::Set};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::{
     neighbours::Neighbours,
     plan::Plan,
+    redirections,
     settings::GatewaySettings,
     shown::{GatewayView, Repairs, Shown},
     wanted::{Remapping, Scope, Wanted},
     work::Work,
 };
-use crate::conditions::Fault;
+use crate::{conditions::Fault, tasks::blocking};
 use drivers::{driver::Refused, programmer::Programmer, settings::FabricDriver};
 use model::Network;
 
-/// The gateways of this DPU.
 #[derive(Debug)]
 pub(crate) struct Gateways {
     fabric: FabricDriver,
     settings: GatewaySettings,
     /// Held during a pass.
     pub(super) work: Arc<tokio::sync::Mutex<Work>>,
-    shown: Mutex<Shown>,
+    pub(super) shown: Mutex<Shown>,
     pub(super) neighbours: Neighbours,
     /// Notified when a gateway is new.
-    news: Notify,
+    pub(super) news: Notify,
 }
 
 impl Gateways {
@@ -71,7 +71,7 @@ impl Gateways {
     ) -> Repairs {
         let mut work = Arc::clone(&self.work).lock_owned().await;
         let plan = Plan::of(wanted());
-        if plan.is_empty() && work.is_clear() {
+        if plan.is_empty() && work.is_clear {
             return Repairs::new();
         }
         let (shown, repairs) = blocking(move || work.pass(&plan, is_thorough)).await;
@@ -91,16 +91,8 @@ impl Gateways {
         let concerned: Vec<_> = remapping.begun.iter().chain(&remapping.ended).cloned().collect();
         work.note(remapping);
         let beside = Plan::of(wanted(Scope::Beside(&concerned)));
-        if beside.is_empty() {
-            return Ok(());
-        }
-        let amend = move || (work.amend_table(&concerned, beside.redirections()), work);
-        let (is_amended, mut work) = blocking(amend).await;
-        if is_amended? {
-            return Ok(());
-        }
-        let plan = Plan::of(wanted(Scope::All));
-        blocking(move || work.put_table(&plan).map(drop)).await
+        let sets = (redirections::sets(&concerned), redirections::sets(&beside.redirections));
+        amend(work, &beside, sets, wanted).await
     }
 
     /// Whether our nftables rules are unchanged, as far as known.
@@ -111,35 +103,25 @@ impl Gateways {
 
     /// The gateway of a network. `None`: this DPU is not its gateway, or the gateway is not there yet.
     pub(crate) fn view(&self, network: &str) -> Option<GatewayView> {
-        let shown = self.shown();
+        let shown = self.shown.lock();
         let mut view = shown.gateways.get(network).cloned()?;
         let own = shown.answered.iter().filter(|(of, _)| of == network);
         view.problems.extend(own.filter_map(|(_, probe)| shown.asked.problem_of(network, probe)));
         Some(view)
     }
 
-    /// All problems, by network.
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        self.shown().faults()
-    }
-
-    pub(super) fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock()
+        self.shown.lock().faults()
     }
 
     /// Whether there is a gateway, or should be one.
     pub(crate) fn are_any(&self) -> bool {
-        !self.shown().gateways.is_empty()
+        !self.shown.lock().gateways.is_empty()
     }
 
     /// Whether there is no gateway because the rules could not be set.
     pub(crate) fn are_closed(&self) -> bool {
-        self.shown().is_closed
-    }
-
-    /// Waits for a gateway that was not there before.
-    pub(super) async fn are_new(&self) {
-        self.news.notified().await;
+        self.shown.lock().is_closed
     }
 
     fn show(&self, next: Shown) {
@@ -161,7 +143,7 @@ impl Gateways {
 
     /// Applies `change`, and logs each problem once when it appears and when it is gone.
     fn change<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
-        let mut shown = self.shown();
+        let mut shown = self.shown.lock();
         let before = shown.all_problems();
         let outcome = change(&mut shown);
         let after = shown.all_problems();
@@ -175,8 +157,22 @@ impl Gateways {
     }
 }
 
-/// Runs work that waits for the kernel on the blocking pool, apart from tasks that serve calls.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+/// Replaces the elements of the first sets by those of the second, or the whole table if it cannot be amended. Does
+/// nothing without gateways `beside`.
+pub(super) async fn amend(
+    mut work: OwnedMutexGuard<Work>,
+    beside: &Plan,
+    (concerned, new): (Vec<Set>, Vec<Set>),
+    wanted: impl Fn(Scope<'_>) -> Wanted,
+) -> Result<(), Refused> {
+    if beside.is_empty() {
+        return Ok(());
+    }
+    let amend = move || (work.amend_table(&concerned, &new), work);
+    let (is_amended, mut work) = blocking(amend).await;
+    if is_amended? {
+        return Ok(());
+    }
+    let plan = Plan::of(wanted(Scope::All));
+    blocking(move || work.put_table(&plan).map(drop)).await
 }

@@ -30,7 +30,6 @@ const SETTINGS: [(Family, &str, &str); 8] = [
 /// Makes the kernel forward IPv6 from this link, whatever the global setting. Kernels before 6.17 do not have it.
 const FORCE_FORWARDING: &str = "force_forwarding";
 
-/// The links of all gateways.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     socket: Option<Rtnl>,
@@ -38,7 +37,6 @@ pub(super) struct Links {
     set_up: BTreeMap<String, SetUp>,
 }
 
-/// A link that has its settings.
 #[derive(Debug, PartialEq, Eq)]
 struct SetUp {
     /// The link's index. A link that was created again has another one.
@@ -47,7 +45,6 @@ struct SetUp {
     bridge: Option<String>,
 }
 
-/// The result of a pass over the links.
 #[derive(Debug, Default)]
 pub(super) struct PassReport {
     /// Sentences about all gateways.
@@ -88,9 +85,9 @@ impl Links {
         let others = has.iter().filter(|(index, _)| !is_gateways(index)).flat_map(|(_, held)| held);
         let others: Vec<_> = others.copied().collect();
         // A known link that is missing now was deleted by another program, unless its network is gone, too.
-        self.set_up.retain(|name, _| plan.networks().any(|network| network.name == *name));
+        self.set_up.retain(|name, _| plan.networks.iter().any(|network| network.name == *name));
         let mut report = PassReport::default();
-        for network in plan.networks() {
+        for network in &plan.networks {
             let Some(link) = links.iter().find(|link| link.network == network.name) else {
                 continue;
             };
@@ -102,7 +99,7 @@ impl Links {
                 report.problems_of.push((network.name.clone(), problem));
             }
         }
-        let has_v6 = plan.networks().any(|network| has_ipv6(network));
+        let has_v6 = plan.networks.iter().any(|network| has_ipv6(network));
         report.problems = uplinks.iter().filter_map(|uplink| problem_of_uplink(uplink)).collect();
         report.problems.extend(has_v6.then(|| problem_of_ipv6(links)).flatten());
         Ok(report)

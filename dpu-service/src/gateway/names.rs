@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 
-/// The name of our nftables table.
 pub(super) const TABLE: &str = "dpu-offload";
 
 /// The name of the set of gateways' links.

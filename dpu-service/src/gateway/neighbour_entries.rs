@@ -11,12 +11,13 @@ use bootstrap::Chain;
 use netlink::{Error, Neighbour, Request, Rtnl};
 
 use super::{
-    gateways::{Gateways, blocking},
+    gateways::{Gateways, amend},
     names::PROTOCOL,
     neighbours::known,
     plan::Plan,
     wanted::{PodAddress, Scope, Wanted},
 };
+use crate::tasks::blocking;
 
 impl Gateways {
     /// Makes permanent entries for a pod whose port is about to be programmed. The next comparison retries
@@ -41,7 +42,7 @@ impl Gateways {
         let requests: Vec<_> = self.entries(&pods).iter().map(request).collect();
         // Also without a gateway's link, as while it is being made: the rules may contain earlier pods.
         if !pods.is_empty() {
-            self.neighbours.due().extend(pods);
+            self.neighbours.due.lock().extend(pods);
             self.neighbours.are_due.notify_one();
         }
         // The next comparison makes the entries of pods whose gateway is not there yet.
@@ -51,7 +52,7 @@ impl Gateways {
         let changed = blocking(move || change(&requests)).await;
         if changed.is_err() {
             // Makes the next comparison read all entries, even if it is not thorough.
-            self.neighbours.complete().clear();
+            self.neighbours.complete.lock().clear();
         }
         log_failure(changed);
         drop(turn);
@@ -64,8 +65,8 @@ impl Gateways {
         wanted: impl FnOnce() -> Vec<PodAddress>,
         is_thorough: bool,
     ) -> usize {
-        let links = self.shown().links.clone();
-        if links.is_empty() || !is_thorough && *self.neighbours.complete() == links {
+        let links = self.shown.lock().links.clone();
+        if links.is_empty() || !is_thorough && *self.neighbours.complete.lock() == links {
             return 0;
         }
         let turn = Arc::clone(&self.neighbours.turns).write_owned().await;
@@ -83,7 +84,7 @@ impl Gateways {
         let changed = blocking(move || change(&requests)).await;
         drop(turn);
         let is_repair = changed.is_ok() && {
-            let before = std::mem::replace(&mut *self.neighbours.complete(), links.clone());
+            let before = std::mem::replace(&mut *self.neighbours.complete.lock(), links.clone());
             before == links
         };
         log_failure(changed);
@@ -92,7 +93,7 @@ impl Gateways {
 
     /// The entries of the pods whose gateway exists.
     fn entries(&self, pods: &[PodAddress]) -> BTreeSet<Neighbour> {
-        let shown = self.shown();
+        let shown = self.shown.lock();
         let entry = |pod: &PodAddress| {
             let link = *shown.links.get(&pod.network.name)?;
             Some(Neighbour { link, address: pod.address, mac: pod.mac })
@@ -103,7 +104,7 @@ impl Gateways {
     /// Waits for pods whose addresses the rules have to learn or forget.
     pub(crate) async fn pods_due(&self) -> Vec<PodAddress> {
         loop {
-            let due = std::mem::take(&mut *self.neighbours.due());
+            let due = std::mem::take(&mut *self.neighbours.due.lock());
             if !due.is_empty() {
                 return due;
             }
@@ -118,23 +119,10 @@ impl Gateways {
         wanted: impl Fn(Scope<'_>) -> Wanted,
         pods: &[PodAddress],
     ) {
-        let mut work = Arc::clone(&self.work).lock_owned().await;
+        let work = Arc::clone(&self.work).lock_owned().await;
         let beside = Plan::of(wanted(Scope::PodsOnly(pods)));
-        if beside.is_empty() {
-            return;
-        }
-        let sets = (known(pods), known(beside.pods()));
-        let amend = move || (work.amend_sets(&sets.0, &sets.1), work);
-        let (is_amended, mut work) = blocking(amend).await;
-        let put = match is_amended {
-            Ok(true) => return,
-            Ok(false) => {
-                let plan = Plan::of(wanted(Scope::All));
-                blocking(move || work.put_table(&plan).map(drop)).await
-            }
-            Err(refused) => Err(refused),
-        };
-        if let Err(refused) = put {
+        let sets = (known(pods), known(&beside.pods));
+        if let Err(refused) = amend(work, &beside, sets, wanted).await {
             tracing::debug!(reason = %Chain(&refused), "cannot amend the pods in the rules; the next pass does");
         }
     }

@@ -17,7 +17,7 @@ use netlink::{
     Family,
     nftables::{PacketRate, Rule, Set, Source, Term},
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock};
 
 use super::{names::GATEWAYS, redirections::ENTRANCES, wanted::PodAddress};
@@ -126,18 +126,8 @@ fn limiting_of(names: &Names, source: Source) -> [Rule; 4] {
 pub(super) struct Neighbours {
     pub(super) turns: Arc<RwLock<()>>,
     /// The gateways' links that have all entries, by network.
-    complete: Mutex<BTreeMap<String, u32>>,
+    pub(super) complete: Mutex<BTreeMap<String, u32>>,
     /// Pods whose addresses the rules have to learn or forget.
-    due: Mutex<Vec<PodAddress>>,
+    pub(super) due: Mutex<Vec<PodAddress>>,
     pub(super) are_due: Notify,
-}
-
-impl Neighbours {
-    pub(super) fn complete(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.complete.lock()
-    }
-
-    pub(super) fn due(&self) -> MutexGuard<'_, Vec<PodAddress>> {
-        self.due.lock()
-    }
 }

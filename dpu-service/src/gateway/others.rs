@@ -5,12 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use bootstrap::Chain;
 use netlink::who_else_has;
-use tokio::{
-    task::spawn_blocking,
-    time::{Interval, MissedTickBehavior, interval},
-};
 
 use super::gateways::Gateways;
+use crate::tasks::{blocking, ticks};
 
 /// How long to wait for answers.
 const ANSWER_TIME: Duration = Duration::from_millis(600);
@@ -24,32 +21,25 @@ const RETRY_ALL: Duration = Duration::from_secs(600);
 /// Probes the addresses of each new gateway, answered addresses every 10 s, and all addresses every 10 minutes.
 /// Never returns.
 pub(crate) async fn watch_for_conflicts(gateways: Arc<Gateways>) {
-    let (mut again, mut all_again) = (every(RETRY), every(RETRY_ALL));
+    let (mut again, mut all_again) = (ticks(RETRY), ticks(RETRY_ALL));
     loop {
         let is_about_all = tokio::select! {
             _ = all_again.tick() => true,
             _ = again.tick() => false,
-            () = gateways.are_new() => false,
+            () = gateways.news.notified() => false,
         };
         gateways.look_for_others(is_about_all).await;
     }
 }
 
-fn every(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
 impl Gateways {
     async fn look_for_others(&self, is_about_all: bool) {
-        let due = self.shown().due(is_about_all);
+        let due = self.shown.lock().due(is_about_all);
         if due.is_empty() {
             return;
         }
         let asked = due.clone();
-        let found = spawn_blocking(move || who_else_has(&asked, ANSWER_TIME)).await;
-        match found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
+        match blocking(move || who_else_has(&asked, ANSWER_TIME)).await {
             Ok(found) => self.note_others(&due, &found),
             Err(error) => {
                 tracing::warn!(reason = %Chain(&error), "cannot probe gateways' addresses");

@@ -32,11 +32,11 @@ const ICMPV6: u8 = 58;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     /// The networks with this DPU as their gateway, by name.
-    networks: Vec<Arc<Network>>,
+    pub(super) networks: Vec<Arc<Network>>,
     /// The redirections of mapped ports into these networks.
-    redirections: Vec<Redirection>,
+    pub(super) redirections: Vec<Redirection>,
     /// The addresses of the pods in these networks.
-    pods: Vec<PodAddress>,
+    pub(super) pods: Vec<PodAddress>,
 }
 
 impl Plan {
@@ -50,25 +50,10 @@ impl Plan {
         Self { networks, redirections, pods }
     }
 
-    /// The redirections of mapped ports.
-    pub(super) fn redirections(&self) -> &[Redirection] {
-        &self.redirections
-    }
-
-    /// The addresses of the pods in its networks.
-    pub(super) fn pods(&self) -> &[PodAddress] {
-        &self.pods
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.networks.is_empty()
     }
 
-    pub(super) fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
-        self.networks.iter()
-    }
-
-    /// The links to request from the fabric.
     pub(super) fn ports(&self) -> Vec<GatewayPort> {
         let port = |network: &Arc<Network>| GatewayPort {
             network: network.name.clone(),
@@ -194,7 +179,6 @@ pub(super) fn routes(network: &Network) -> impl Iterator<Item = IpNetwork> {
     subnets.filter(|subnet| subnet.gateway.is_some_and(is_link_local)).map(|subnet| subnet.cidr)
 }
 
-/// Whether it is an IPv6 link-local address.
 pub(super) const fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

@@ -20,9 +20,7 @@ use model::{Network, PortMapping};
 /// The target of a mapped port in one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Redirection {
-    /// The pod's network.
     pub(crate) network: Arc<Network>,
-    /// The mapped port.
     pub(crate) mapping: PortMapping,
     /// The pod's address and port.
     pub(crate) target: SocketAddr,

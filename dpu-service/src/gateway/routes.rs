@@ -3,10 +3,10 @@
 //! operator's routes. Permanent neighbour entries carry it, too.
 
 use ipnetwork::IpNetwork;
-use netlink::{Request, Route, Rtnl};
+use netlink::{Request, Route, Rtnl, gone_is_done};
 
 use super::{names::PROTOCOL, plan};
-use drivers::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink};
+use drivers::{driver::Refused, fabric::GatewayLink};
 use model::Network;
 
 /// The kernel's `RTPROT_KERNEL`.

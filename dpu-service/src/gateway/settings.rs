@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use drivers::settings::{FabricDriver, FabricSettings};
 use model::{GatewayMode, Network, duplicates};
 
-/// The section `gateway`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GatewaySettings {

@@ -15,7 +15,6 @@ use super::{asked::Asked, links::PassReport};
 pub struct GatewayView {
     /// The name of its link. Empty: the link could not be made.
     pub link: String,
-    /// The addresses that it answers.
     pub addresses: Vec<IpNetwork>,
     /// Problems: one sentence each.
     pub problems: Vec<String>,

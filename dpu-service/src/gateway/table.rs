@@ -14,14 +14,12 @@ use netlink::nftables::{Changes, Contents, Nftables, Set, Table};
 use super::names::TABLE;
 use drivers::driver::Refused;
 
-/// The table, and what is known of it.
 #[derive(Debug, Default)]
 pub(super) struct OurTable {
     socket: Option<Nftables>,
     in_force: Option<InForce>,
 }
 
-/// The table in force.
 #[derive(Debug)]
 struct InForce {
     table: Table,

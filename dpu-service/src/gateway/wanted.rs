@@ -20,30 +20,22 @@ pub(crate) enum Scope<'a> {
 /// The input of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// All networks.
     pub(crate) networks: Vec<Arc<Network>>,
-    /// The redirections of mapped ports.
     pub(crate) redirections: Vec<Redirection>,
-    /// The pods' addresses.
     pub(crate) pods: Vec<PodAddress>,
 }
 
 /// The redirections that change as an attachment comes or goes.
 #[derive(Debug, Default)]
 pub(crate) struct Remapping {
-    /// Redirections that start.
     pub(crate) begun: Vec<Redirection>,
-    /// Redirections that end.
     pub(crate) ended: Vec<Redirection>,
 }
 
 /// An address of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodAddress {
-    /// The pod's network.
     pub(crate) network: Arc<Network>,
-    /// The address.
     pub(crate) address: IpAddr,
-    /// The pod's MAC address.
     pub(crate) mac: MacAddress,
 }

@@ -7,7 +7,6 @@ use super::{
     connections,
     links::{self, Links},
     plan::{self, Plan},
-    redirections::{self, Redirection},
     settings::GatewaySettings,
     shown::{Repairs, Shown},
     table::OurTable,
@@ -28,8 +27,8 @@ pub(super) struct Work {
     table: OurTable,
     /// Redirections whose connections must be flushed once the rules are in force.
     stale: Remapping,
-    /// Whether the latest pass left nothing of any gateway.
-    is_clear: bool,
+    /// Whether it is certain that nothing of any gateway is left.
+    pub(super) is_clear: bool,
 }
 
 impl Work {
@@ -49,23 +48,16 @@ impl Work {
         }
     }
 
-    /// Whether nothing of any gateway is left, for certain.
-    pub(super) const fn is_clear(&self) -> bool {
-        self.is_clear
-    }
-
     /// Whether our nftables rules are unchanged, as far as known.
     pub(super) fn has_rules(&mut self) -> bool {
         self.is_clear || matches!(self.table.is_in_force(), Ok(true))
     }
 
-    /// Records redirections whose connections must be flushed.
     pub(super) fn note(&mut self, remapping: Remapping) {
         self.stale.begun.extend(remapping.begun);
         self.stale.ended.extend(remapping.ended);
     }
 
-    /// Makes the kernel agree with the plan.
     pub(super) fn pass(&mut self, plan: &Plan, is_thorough: bool) -> (Shown, Repairs) {
         if plan.is_empty() {
             return self.clear();
@@ -99,7 +91,7 @@ impl Work {
 
     /// Reports networks that this configuration does not allow; an earlier configuration did.
     fn check(&self, plan: &Plan, shown: &mut Shown) {
-        for network in plan.networks() {
+        for network in &plan.networks {
             let problem = self.settings.check_network(network, self.fabric);
             let view = shown.gateways.entry(network.name.clone()).or_default();
             view.problems.extend(problem);
@@ -115,23 +107,14 @@ impl Work {
             plan.table(name_of, &self.settings.uplinks, &ports, &links::unrouted_families());
         let is_repaired = self.table.put(table)?;
         if is_repaired {
-            self.stale.begun.extend_from_slice(plan.redirections());
+            self.stale.begun.extend_from_slice(&plan.redirections);
         }
         self.forget_stale();
         Ok(is_repaired)
     }
 
-    /// Amends the redirections. Returns whether the table in force could be amended.
-    pub(super) fn amend_table(
-        &mut self,
-        concerned: &[Redirection],
-        wanted: &[Redirection],
-    ) -> Result<bool, Refused> {
-        self.amend_sets(&redirections::sets(concerned), &redirections::sets(wanted))
-    }
-
     /// Replaces the elements of `concerned` by `wanted`. Returns whether the table in force could be amended.
-    pub(super) fn amend_sets(
+    pub(super) fn amend_table(
         &mut self,
         concerned: &[Set],
         wanted: &[Set],
@@ -169,7 +152,7 @@ impl Work {
             }
         };
         let mut made = Vec::new();
-        for (network, link) in plan.networks().zip(links) {
+        for (network, link) in plan.networks.iter().zip(links) {
             let view = shown.gateways.entry(network.name.clone()).or_default();
             match link {
                 Ok(link) => {

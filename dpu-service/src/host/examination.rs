@@ -5,23 +5,21 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{
-    Finding,
-    v1::{Difference, Repair, VfPlace},
+    FindingCode,
+    v1::{Finding, Repair, VfPlace},
 };
 use vf_alloc::{Device, FunctionId};
 
 use model::{AttachmentId, Record};
 
-/// Result of a host's examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Examination {
     pub vfs: Vec<ExaminedVf>,
     /// Number of VFs that did not fit into the answer.
     pub vfs_left_out: u32,
-    /// Problems found.
-    pub differences: Vec<Difference>,
-    /// Number of differences that did not fit into the answer.
-    pub differences_left_out: u32,
+    pub findings: Vec<Finding>,
+    /// Number of findings that did not fit into the answer.
+    pub findings_left_out: u32,
     /// Recent repairs by the host's agent, oldest first.
     pub repairs: Vec<Repair>,
 }
@@ -43,7 +41,6 @@ pub struct ExaminedVf {
     pub record: Option<HostRecord>,
 }
 
-/// A host's record of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {
     pub id: AttachmentId,
@@ -62,11 +59,11 @@ pub struct Holdings {
 
 impl ExaminedVf {
     /// Compares the host's record of an attachment with the journal's.
-    pub(crate) fn difference_from(&self, journal: &Record) -> Option<Difference> {
-        let mut differences = Vec::new();
+    pub(crate) fn difference_from(&self, journal: &Record) -> Option<Finding> {
+        let mut findings = Vec::new();
         let mut compare = |what: &str, host: String, dpu: String| {
             if host != dpu {
-                differences.push(format!("{what} {host} on the host and {dpu} on the DPU"));
+                findings.push(format!("{what} {host} on the host and {dpu} on the DPU"));
             }
         };
         compare("VF", self.vf.to_string(), journal.vf.to_string());
@@ -75,8 +72,8 @@ impl ExaminedVf {
             let leases = journal.leases.iter().map(|lease| lease.address);
             compare("addresses", listed(addresses.iter().copied()), listed(leases));
         }
-        let message = format!("the records of {} differ: {}", journal.key, differences.join("; "));
-        (!differences.is_empty()).then(|| Finding::RecordsDiffer.of(journal.id, message))
+        let message = format!("the records of {} differ: {}", journal.key, findings.join("; "));
+        (!findings.is_empty()).then(|| FindingCode::RecordsDiffer.of(journal.id, message))
     }
 }
 

@@ -16,18 +16,12 @@ use model::HostName;
 
 impl Sessions {
     /// Asks the host to examine its VFs. Waits for its answer until the session ends.
-    ///
-    /// # Errors
-    /// [`NotExamined`].
     pub(crate) async fn look(&self, host: &HostName) -> Examined {
         answered(self.ask(host, None)?).await
     }
 
     /// Asks the host to repair problems and then to examine its VFs. It leaves the VFs `held` alone if it has no record
     /// of them. Waits for its answer until the session ends.
-    ///
-    /// # Errors
-    /// [`NotExamined`].
     pub(crate) async fn repair(&self, host: &HostName, held: Vec<Device>) -> Examined {
         if held.len() > MOST_HELD {
             return Err(NotExamined::TooManyHeld(held.len()));
@@ -43,7 +37,7 @@ impl Sessions {
         request_id: u64,
         found: Result<Examination, String>,
     ) {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id));
         let Some(open) = entry.and_then(|entry| entry.open.as_mut()) else { return };
         let is_answered = |asked: &mut Question| asked.request_id == request_id;
@@ -58,7 +52,7 @@ impl Sessions {
         host: &HostName,
         repair_except: Option<Vec<Device>>,
     ) -> Result<oneshot::Receiver<Examined>, NotExamined> {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let entry = hosts.get_mut(host).ok_or(NotExamined::NotConnected)?;
         let open = entry.open.as_mut().ok_or(NotExamined::NotConnected)?;
         if !open.capabilities.contains(&capability::EXAMINE) {

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// Remote address.
     pub address: IpAddr,
     pub refusal: Option<Refusal>,
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, mem};
 
 use offload_proto::{
-    Finding,
-    v1::{Difference, PodFindings},
+    FindingCode,
+    v1::{Finding, PodFindings},
 };
 
 /// Id of an attachment and code of a finding. An attachment may have several findings, each with its own code.
@@ -20,8 +20,7 @@ pub(super) struct Reports {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Turns {
-    /// New findings.
-    pub(crate) begun: Vec<Difference>,
+    pub(crate) begun: Vec<Finding>,
     /// Findings whose cause is gone.
     pub(crate) cured: Vec<FindingId>,
     /// Configuration problem of the previous report. `None`: there was no report.
@@ -38,7 +37,7 @@ impl Reports {
     ) -> Turns {
         let releasing: BTreeSet<_> = mem::take(&mut report.releasing).into_iter().collect();
         let found: BTreeSet<_> = report.findings.iter().map(id_of).collect();
-        let is_new = |finding: &&Difference| !self.standing.contains(&id_of(finding));
+        let is_new = |finding: &&Finding| !self.standing.contains(&id_of(finding));
         let begun = report.findings.iter().filter(is_new).cloned().collect();
         let is_kept =
             |subject: &String| attachments.contains(subject) && !releasing.contains(subject);
@@ -56,16 +55,18 @@ impl Reports {
         Turns { begun, cured, configuration_before }
     }
 
-    /// The latest report, if any.
     pub(super) const fn latest(&self) -> Option<&PodFindings> {
         self.latest.as_ref()
     }
 
     /// The first finding of a pod's interface, and their number. `None`: there is none.
-    pub(super) fn of_interfaces(&self) -> Option<(Difference, usize)> {
+    pub(super) fn of_interfaces(&self) -> Option<(Finding, usize)> {
         let PodFindings { findings, left_out, kubelet_vf_unused_left_out, .. } =
             self.latest.as_ref()?;
-        let mut differing = findings.iter().filter(|found| is_of_interface(found));
+        // An unused VF does not disconnect a pod.
+        let is_of_interface =
+            |found: &&Finding| found.code != FindingCode::KubeletVfUnused.as_str();
+        let mut differing = findings.iter().filter(is_of_interface);
         let first = differing.next()?.clone();
         let left_out = left_out.saturating_sub(*kubelet_vf_unused_left_out);
         let number = 1 + differing.count() + usize::try_from(left_out).unwrap_or_default();
@@ -73,29 +74,24 @@ impl Reports {
     }
 }
 
-fn id_of(found: &Difference) -> FindingId {
+fn id_of(found: &Finding) -> FindingId {
     (found.subject.clone(), known_code(&found.code))
-}
-
-/// Whether a finding concerns a pod's interface. An unused VF does not disconnect a pod.
-fn is_of_interface(found: &Difference) -> bool {
-    found.code != Finding::KubeletVfUnused.as_str()
 }
 
 /// Maps a finding's code to a known one, for its event's reason: a host could invent any number of others.
 pub(crate) fn known_code(code: &str) -> &'static str {
-    let mut known = Finding::ALL.iter().map(|finding| finding.as_str());
-    known.find(|known| *known == code).unwrap_or(Finding::PodDiffers.as_str())
+    let mut known = FindingCode::ALL.iter().map(|finding| finding.as_str());
+    known.find(|known| *known == code).unwrap_or(FindingCode::PodDiffers.as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LOST: Finding = Finding::PodDiffers;
-    const UNUSED: Finding = Finding::KubeletVfUnused;
+    const LOST: FindingCode = FindingCode::PodDiffers;
+    const UNUSED: FindingCode = FindingCode::KubeletVfUnused;
 
-    fn report(found: &[(&str, Finding)], left_out: u32) -> PodFindings {
+    fn report(found: &[(&str, FindingCode)], left_out: u32) -> PodFindings {
         let findings = found.iter().map(|(id, finding)| finding.of(id, "it differs")).collect();
         PodFindings { findings, left_out, ..PodFindings::default() }
     }
@@ -110,7 +106,7 @@ mod tests {
         (turns.begun.into_iter().map(|found| found.subject).collect(), turns.cured)
     }
 
-    fn id(subject: &str, finding: Finding) -> FindingId {
+    fn id(subject: &str, finding: FindingCode) -> FindingId {
         (subject.to_owned(), finding.as_str())
     }
 

@@ -6,7 +6,7 @@ use model::AttachSpec;
 use offload_proto::{Reason, v1::Pod};
 use test_clock::within;
 
-use crate::world::{World, configuration, live, network, settings, spec};
+use crate::world::{World, configuration, live, network, requesting, settings, spec};
 
 #[tokio::test]
 async fn subnets_of_a_family_extend_each_other() {
@@ -31,7 +31,7 @@ async fn subnets_of_a_family_extend_each_other() {
 
 fn asking_for(container: &str, addresses: &[&str]) -> AttachSpec {
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    AttachSpec { addresses, ..spec(container) }
+    requesting(spec(container), |it| it.addresses = addresses)
 }
 
 #[tokio::test]
@@ -132,10 +132,13 @@ async fn cooling_address_is_leased_to_its_former_owner() {
     let mut world = with_cool_down().await;
     let pod = |name: &str| Pod { namespace: "shop".into(), name: name.into(), uid: name.into() };
     let mac = Some("02:5e:00:00:00:01".parse().unwrap());
-    let first = AttachSpec { pod: pod("cart-0"), mac, ..asking_for("first", &[ADDRESS]) };
+    let first = AttachSpec {
+        pod: pod("cart-0"),
+        ..requesting(asking_for("first", &[ADDRESS]), |it| it.mac = mac)
+    };
     let same_container = asking_for("first", &[ADDRESS]);
     let same_pod = AttachSpec { pod: pod("cart-0"), ..asking_for("second", &[ADDRESS]) };
-    let same_mac = AttachSpec { mac, ..asking_for("third", &[ADDRESS]) };
+    let same_mac = requesting(asking_for("third", &[ADDRESS]), |it| it.mac = mac);
     let others = [
         AttachSpec { pod: pod("cart-1"), ..asking_for("other", &[ADDRESS]) },
         asking_for("other", &[ADDRESS]),
@@ -206,7 +209,7 @@ async fn free_subnet_comes_before_cooling_addresses() {
         ..settings()
     };
     let world = World::with(configuration, with_cool_down, 8).await;
-    let on_one = |pod: &str| AttachSpec { network: Some("one".into()), ..spec(pod) };
+    let on_one = |pod: &str| requesting(spec(pod), |it| it.network = "one".into());
     for pod in ["a", "b"] {
         world.attach(spec(pod)).await.unwrap();
         world.attach(on_one(&format!("{pod}-one"))).await.unwrap();

@@ -6,11 +6,13 @@ use dpu_service::{
     attachments::AttachmentFilter,
     host::{Asked, HostTime},
 };
-use model::{AntiSpoofing, AttachSpec, AttachmentState, Bandwidth, HostName};
+use model::{AntiSpoofing, AttachmentState, Bandwidth, HostName};
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
-use crate::world::{World, configuration, detach_of, host, key, network, settings, spec};
+use crate::world::{
+    World, configuration, detach_of, host, key, network, requesting, settings, spec,
+};
 
 #[tokio::test]
 async fn pod_gets_a_vf_addresses_and_default_routes() {
@@ -102,18 +104,23 @@ async fn requested_macs_and_vfs_are_given_or_refused() {
     let mac = |text: &str| Some(text.parse().unwrap());
     let device = |text: &str| Some(text.into());
     let limited = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
-    let wanted =
-        AttachSpec { mac: mac("02:5e:00:00:00:01"), device: device("d000:00:00.3"), ..spec("a") };
+    let wanted = requesting(spec("a"), |it| {
+        it.mac = mac("02:5e:00:00:00:01");
+        it.device = device("d000:00:00.3");
+    });
     let view = world.attach(wanted.clone()).await.unwrap();
     assert_eq!(view.record.vf, FunctionId::local(0, 2));
     for (spec, reason) in [
-        (AttachSpec { mac: mac("02:5e:00:00:00:01"), ..spec("b") }, Reason::MacInUse),
-        (AttachSpec { mac: mac("03:00:00:00:00:01"), ..spec("b") }, Reason::InvalidRequest),
-        (AttachSpec { device: device("d000:00:00.3"), ..spec("b") }, Reason::VfNotFree),
-        (AttachSpec { device: device("0000:03:00.1"), ..spec("b") }, Reason::VfUnknown),
-        (AttachSpec { network: Some("blue".into()), ..spec("b") }, Reason::NetworkUnknown),
-        (AttachSpec { mac: mac("02:5e:00:00:00:02"), ..wanted.clone() }, Reason::AttachmentDiffers),
-        (AttachSpec { bandwidth: limited, ..wanted }, Reason::AttachmentDiffers),
+        (requesting(spec("b"), |it| it.mac = mac("02:5e:00:00:00:01")), Reason::MacInUse),
+        (requesting(spec("b"), |it| it.mac = mac("03:00:00:00:00:01")), Reason::InvalidRequest),
+        (requesting(spec("b"), |it| it.device = device("d000:00:00.3")), Reason::VfNotFree),
+        (requesting(spec("b"), |it| it.device = device("0000:03:00.1")), Reason::VfUnknown),
+        (requesting(spec("b"), |it| it.network = "blue".into()), Reason::NetworkUnknown),
+        (
+            requesting(wanted.clone(), |it| it.mac = mac("02:5e:00:00:00:02")),
+            Reason::AttachmentDiffers,
+        ),
+        (requesting(wanted, |it| it.bandwidth = limited), Reason::AttachmentDiffers),
     ] {
         assert_eq!(world.refused(spec).await, reason);
         world.check();
@@ -158,8 +165,8 @@ async fn the_tighter_rate_wins() {
     configuration.networks[0].bandwidth.egress_share = 800;
     let world = World::with(configuration, settings(), 4).await;
     let mut asking = spec("pod");
-    asking.bandwidth.ingress_rate = 2000;
-    asking.bandwidth.egress_rate = 500;
+    asking.interface.bandwidth.ingress_rate = 2000;
+    asking.interface.bandwidth.egress_rate = 500;
     let view = world.attach(asking).await.unwrap();
     assert_eq!(view.record.bandwidth.ingress_rate, 1000);
     assert_eq!(view.record.bandwidth.egress_rate, 500);

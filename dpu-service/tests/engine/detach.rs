@@ -15,7 +15,7 @@ use crate::{
     other_host::{OtherHost, for_both, on_green},
     world::{
         VFS, World, configuration, detach_of, free_vfs, host, inventory, key, live, network, red,
-        settings, spec, without,
+        requesting, settings, spec, without,
     },
 };
 
@@ -58,17 +58,20 @@ async fn resources_being_released_may_be_requested_again() {
     let tiny = network("name = 'tiny'\nsubnets = [{ cidr = '10.7.0.0/30', gateway = '10.7.0.1' }]");
     let configuration = Configuration { networks: vec![red(), tiny], ..configuration() };
     let world = World::with(configuration, settings(), 2).await;
-    let tiny = || AttachSpec { network: Some("tiny".into()), ..spec("other") };
+    let tiny = || requesting(spec("other"), |it| it.network = "tiny".into());
     let mac = Some(MacAddress([2, 0, 0, 0, 0, 7]));
-    let pod = world.attach(AttachSpec { mac, key: key("pod"), ..tiny() }).await.unwrap();
+    let pod = world
+        .attach(AttachSpec { key: key("pod"), ..requesting(tiny(), |it| it.mac = mac) })
+        .await
+        .unwrap();
     world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     let addresses = vec!["10.7.0.2".parse().unwrap()];
     let wants = [
-        (AttachSpec { mac, ..spec("other") }, Reason::MacInUse),
-        (AttachSpec { addresses, ..tiny() }, Reason::AddressInUse),
+        (requesting(spec("other"), |it| it.mac = mac), Reason::MacInUse),
+        (requesting(tiny(), |it| it.addresses = addresses), Reason::AddressInUse),
         (tiny(), Reason::AddressesExhausted),
         (
-            AttachSpec { device: Some(pod.record.device.clone()), ..spec("other") },
+            requesting(spec("other"), |it| it.device = Some(pod.record.device.clone())),
             Reason::VfNotFree,
         ),
     ];
@@ -87,7 +90,7 @@ async fn resources_being_released_may_be_requested_again() {
         assert_eq!(world.refused(wanted).await, refusal);
     }
     world.detach("pod").await;
-    world.attach(AttachSpec { mac, ..tiny() }).await.unwrap();
+    world.attach(requesting(tiny(), |it| it.mac = mac)).await.unwrap();
     world.check();
 }
 
@@ -99,7 +102,7 @@ async fn vf_in_reset_may_be_requested_again() {
     world.detach("pod").await;
     world.kernel.take_away(record.vf);
     world.engine.reconcile(Depth::Quick).await;
-    let named = || AttachSpec { device: Some(record.device.clone()), ..spec("next") };
+    let named = || requesting(spec("next"), |it| it.device = Some(record.device.clone()));
     for wanted in [spec("next"), named()] {
         assert_eq!(world.refused(wanted).await, Reason::Releasing);
     }
@@ -142,12 +145,13 @@ async fn only_the_former_owner_awaits_a_cooling_address() {
     let settings = Settings { address_cool_down: Duration::from_secs(60), ..settings() };
     let world = World::with(configuration(), settings, 4).await;
     let addresses = vec!["10.1.0.77".parse().unwrap()];
-    let asking = |container: &str| AttachSpec { addresses: addresses.clone(), ..spec(container) };
+    let asking =
+        |container: &str| requesting(spec(container), |it| it.addresses = addresses.clone());
     let mac = world.attach(asking("pod")).await.unwrap().record.mac;
     world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     assert_eq!(world.refused(asking("other")).await, Reason::AddressInUse);
     // Its MAC address is still held.
-    let former = AttachSpec { mac: Some(mac), ..asking("other") };
+    let former = requesting(asking("other"), |it| it.mac = Some(mac));
     assert_eq!(world.refused(former.clone()).await, Reason::Releasing);
     world.detach("pod").await;
     assert_eq!(world.refused(asking("other")).await, Reason::AddressInUse);
@@ -228,7 +232,7 @@ async fn forgotten_attachment_frees_its_address() {
     assert_eq!(free, usize::from(VFS) - 1, "its host has not reported the VF clean");
     let addresses =
         view.record.leases.iter().map(|lease| lease.address.to_string().parse().unwrap());
-    let asking = AttachSpec { addresses: addresses.collect(), ..spec("other") };
+    let asking = requesting(spec("other"), |it| it.addresses = addresses.collect());
     assert_eq!(world.attach(asking).await.unwrap().record.leases, view.record.leases);
     world.check();
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use dpu_service::{attachments::Depth, events::EventKind, host::Hello};
 use drivers::{driver::Fault, programmer::STEPS};
-use model::{AttachSpec, Bandwidth};
+use model::Bandwidth;
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, hello, key, live, settings, spec},
+    world::{World, configuration, hello, key, live, requesting, settings, spec},
 };
 
 #[tokio::test]
@@ -21,7 +21,8 @@ async fn failed_step_is_undone_for_the_next_attach() {
         world.kernel.refuse(method, 1);
         let bandwidth =
             Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
-        let failure = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap_err();
+        let failure =
+            world.attach(requesting(spec("pod"), |it| it.bandwidth = bandwidth)).await.unwrap_err();
         assert_eq!(failure.reason, Reason::ProgrammingFailed);
         assert!(failure.message.contains(step.name()), "{failure}");
         assert!(failure.message.contains("Device or resource busy"), "{failure}");
@@ -139,7 +140,7 @@ async fn faults_shared_by_all_ports_quarantine_none() {
                     egress_rate: 1_000_000,
                     ..Bandwidth::default()
                 };
-                let spec = AttachSpec { bandwidth, ..spec("pod") };
+                let spec = requesting(spec("pod"), |it| it.bandwidth = bandwidth);
                 assert_eq!(world.refused(spec).await, shown, "{method}");
             }
         }

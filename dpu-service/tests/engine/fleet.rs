@@ -10,7 +10,7 @@ use netlink::MacAddress;
 use test_clock::Stopwatch;
 use vf_alloc::FunctionId;
 
-use crate::world::{World, configuration, detach_of, network, settings, spec};
+use crate::world::{World, configuration, detach_of, network, requesting, settings, spec};
 
 /// Size of a DPU.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +86,8 @@ fn network_of(number: u16) -> Network {
 }
 
 fn on_network(size: Size, number: u16) -> AttachSpec {
-    let network = Some(format!("net-{}", number % size.networks));
-    AttachSpec { network, ..spec(&format!("c-{number}")) }
+    let network = format!("net-{}", number % size.networks);
+    requesting(spec(&format!("c-{number}")), |it| it.network = network)
 }
 
 /// The record of an attach with that VF, network and container.

@@ -9,7 +9,7 @@ use dpu_service::{
     events::{Event, EventFilter, EventKind, Severity},
 };
 use model::{AttachmentState, Network};
-use offload_proto::{Finding, Reason, v1::PodFindings};
+use offload_proto::{FindingCode, Reason, v1::PodFindings};
 use vf_alloc::FunctionId;
 
 use crate::{
@@ -272,7 +272,7 @@ async fn hosts_speak_of_their_own_attachments_alone() {
     let id = world.attached("pod").await.record.id.to_string();
     let hosts = || world.engine.hosts();
     let differs = || PodFindings {
-        findings: vec![Finding::PodDiffers.of(&id, "lost")],
+        findings: vec![FindingCode::PodDiffers.of(&id, "lost")],
         ..Default::default()
     };
     hosts().reported(&other(), second.session.id, differs());
@@ -292,20 +292,20 @@ async fn hosts_speak_of_their_own_attachments_alone() {
 async fn each_finding_of_a_pod_begins_and_ends() {
     let world = World::new().await;
     let id = world.attached("pod").await.record.id.to_string();
-    let tell = |findings: Vec<Finding>| {
+    let tell = |findings: Vec<FindingCode>| {
         let findings = findings.into_iter().map(|finding| finding.of(&id, "differs")).collect();
         let shown = PodFindings { findings, ..PodFindings::default() };
         world.engine.hosts().reported(&host(), world.session_id(), shown);
     };
-    tell(vec![Finding::PodDiffers]);
-    tell(vec![Finding::PodDiffers, Finding::KubeletVfUnused]);
-    tell(vec![Finding::KubeletVfUnused]);
+    tell(vec![FindingCode::PodDiffers]);
+    tell(vec![FindingCode::PodDiffers, FindingCode::KubeletVfUnused]);
+    tell(vec![FindingCode::KubeletVfUnused]);
     tell(Vec::new());
     let about = events_about(&world, &id).into_iter();
     let of_host = about.filter(|it| !it.author.is_service());
     let kinds: Vec<_> = of_host.map(|it| (it.kind, it.reason.unwrap_or_default())).collect();
     let [lost, unused] =
-        [Finding::PodDiffers, Finding::KubeletVfUnused].map(|it| it.as_str().to_owned());
+        [FindingCode::PodDiffers, FindingCode::KubeletVfUnused].map(|it| it.as_str().to_owned());
     let expected = [
         (EventKind::PodDiffers, lost.clone()),
         (EventKind::KubeletVfUnused, unused.clone()),
@@ -385,7 +385,7 @@ async fn finding_of_an_ended_pod_is_not_cured() {
     let id = world.attached("pod").await.record.id.to_string();
     let report = |findings| PodFindings { findings, ..PodFindings::default() };
     let findings =
-        [Finding::PodDiffers, Finding::KubeletVfUnused].map(|it| it.of(&id, "it differs"));
+        [FindingCode::PodDiffers, FindingCode::KubeletVfUnused].map(|it| it.of(&id, "it differs"));
     world.engine.hosts().reported(&host(), world.session_id(), report(findings.into()));
     world.detach("pod").await;
     world.engine.hosts().reported(&host(), world.session_id(), report(Vec::new()));

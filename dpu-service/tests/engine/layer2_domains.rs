@@ -7,7 +7,7 @@ use dpu_service::{attachments::Settings, host::Hello};
 use model::{AttachSpec, AttachmentKey, HostRights, Network, Record};
 use offload_proto::{Failure, Reason};
 
-use crate::world::{World, configuration, hello, host, key, network, settings, spec};
+use crate::world::{World, configuration, hello, host, key, network, requesting, settings, spec};
 
 fn tenant(name: &str, vlan: u16, cidr: &str) -> Network {
     network(&format!("name = '{name}'\nvlan = {vlan}\n[[subnets]]\ncidr = '{cidr}'\n"))
@@ -21,11 +21,11 @@ fn with_gateway(name: &str, vlan: u16) -> Network {
 }
 
 fn on(network: &str, container: &str) -> AttachSpec {
-    AttachSpec { network: Some(network.into()), ..spec(container) }
+    requesting(spec(container), |it| it.network = network.into())
 }
 
 fn asking_for(network: &str, container: &str, address: &str) -> AttachSpec {
-    AttachSpec { addresses: vec![address.parse().unwrap()], ..on(network, container) }
+    requesting(on(network, container), |it| it.addresses = vec![address.parse().unwrap()])
 }
 
 fn host_port(network: &str, name: &str) -> AttachSpec {
@@ -34,7 +34,7 @@ fn host_port(network: &str, name: &str) -> AttachSpec {
         container_id: "host-port".into(),
         interface_name: name.into(),
     };
-    AttachSpec { key, network: Some(network.into()), ..spec("") }
+    AttachSpec { key, ..requesting(spec(""), |it| it.network = network.into()) }
 }
 
 async fn apply(world: &World, network: Network) -> Result<(), Failure> {

@@ -10,7 +10,9 @@ use vf_alloc::{FunctionId, PfId};
 
 use crate::{
     fake_kernel::FABRIC_MAC,
-    world::{VFS, World, configuration, hello, key, network, pool, red, settings, spec},
+    world::{
+        VFS, World, configuration, hello, key, network, pool, red, requesting, settings, spec,
+    },
 };
 
 type Hosts = Vec<(HostName, Vec<PfId>)>;
@@ -20,7 +22,7 @@ fn blue(cidr: &str, vlan: u16) -> Network {
 }
 
 fn on_blue(container: &str) -> AttachSpec {
-    AttachSpec { network: Some("blue".into()), ..spec(container) }
+    requesting(spec(container), |it| it.network = "blue".into())
 }
 
 async fn apply(world: &World, network: Network) -> Result<Applied, Reason> {
@@ -122,7 +124,8 @@ async fn subnets_with_leases_cannot_be_removed() {
 async fn shrinking_over_a_lease_is_refused() {
     let world = World::new().await;
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
-    let asking = AttachSpec { addresses: vec!["10.2.0.200".parse().unwrap()], ..on_blue("pod") };
+    let asking =
+        requesting(on_blue("pod"), |it| it.addresses = vec!["10.2.0.200".parse().unwrap()]);
     let view = world.attach(asking).await.unwrap();
     let failure =
         world.engine.networks().apply(blue("10.2.0.0/25", 200), None, false).await.unwrap_err();
@@ -138,7 +141,8 @@ async fn shrinking_over_a_lease_is_refused() {
 async fn subnet_with_leases_is_resized_at_both_ends() {
     let world = World::new().await;
     apply(&world, blue("10.2.2.0/23", 200)).await.unwrap();
-    let asking = AttachSpec { addresses: vec!["10.2.3.200".parse().unwrap()], ..on_blue("pod") };
+    let asking =
+        requesting(on_blue("pod"), |it| it.addresses = vec!["10.2.3.200".parse().unwrap()]);
     world.attach(asking).await.unwrap();
     for cidr in ["10.2.3.0/24", "10.2.3.128/25", "10.2.0.0/22"] {
         assert_eq!(apply(&world, blue(cidr, 200)).await, Ok(Applied::Changed), "{cidr}");
@@ -254,7 +258,7 @@ async fn force_deleted_network_blocks_no_other_change() {
 async fn mac_addresses_of_gateways_are_reserved() {
     let world = World::new().await;
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
-    let asking = AttachSpec { mac: Some("0e:c5:cc:d2:9b:c2".parse().unwrap()), ..spec("pod") };
+    let asking = requesting(spec("pod"), |it| it.mac = Some("0e:c5:cc:d2:9b:c2".parse().unwrap()));
     let failure = world.attach(asking).await.unwrap_err();
     assert_eq!(failure.reason, Reason::MacInUse);
     assert!(failure.message.contains("network blue"), "{failure}");
@@ -263,7 +267,7 @@ async fn mac_addresses_of_gateways_are_reserved() {
 #[tokio::test]
 async fn mac_addresses_of_fabric_links_are_refused() {
     let world = World::new().await;
-    let asking = |mac| AttachSpec { mac: Some(mac), ..spec("pod") };
+    let asking = |mac| requesting(spec("pod"), |it| it.mac = Some(mac));
     let failure = world.attach(asking(FABRIC_MAC)).await.unwrap_err();
     assert_eq!(failure.reason, Reason::MacInUse);
     assert!(failure.message.contains("fabric"), "{failure}");
@@ -444,7 +448,10 @@ async fn mapped_ports_need_a_fabric_with_gateways() {
             host_ip: None,
             container_port: 80,
         }];
-        let failure = world.attach(AttachSpec { port_mappings, ..spec("pod") }).await.unwrap_err();
+        let failure = world
+            .attach(requesting(spec("pod"), |it| it.port_mappings = port_mappings))
+            .await
+            .unwrap_err();
         assert_eq!(failure.reason, Reason::Unsupported);
         assert!(failure.message.contains(shown), "{failure}");
     }
@@ -463,7 +470,10 @@ async fn too_many_mapped_ports_are_refused() {
         container_port: 80,
     };
     let port_mappings = (1..=4097).map(mapping).collect();
-    let spec = AttachSpec { port_mappings, network: Some("gate".into()), ..spec("pod") };
+    let spec = requesting(spec("pod"), |it| {
+        it.port_mappings = port_mappings;
+        it.network = "gate".into();
+    });
     assert_eq!(world.refused(spec).await, Reason::Overloaded);
 }
 
@@ -528,7 +538,7 @@ async fn network_no_card_supports_is_refused() {
     assert_eq!(apply(&world, limited()).await, Err(Reason::Unsupported));
     world.attach(on_blue("pod")).await.unwrap();
     let bandwidth = limited().bandwidth;
-    let by_itself = AttachSpec { bandwidth, ..on_blue("limited") };
+    let by_itself = requesting(on_blue("limited"), |it| it.bandwidth = bandwidth);
     assert_eq!(world.refused(by_itself).await, Reason::Unsupported);
     world.check();
 }

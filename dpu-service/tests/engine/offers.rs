@@ -5,7 +5,7 @@ use model::AttachSpec;
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, VfOffer};
 
-use crate::world::{World, configuration, detach_of, host, inventory, settings, spec};
+use crate::world::{World, configuration, detach_of, host, inventory, requesting, settings, spec};
 
 /// New offers of the host's session.
 fn shown(world: &World) -> Vec<VfOffer> {
@@ -27,7 +27,7 @@ async fn offered_vf_is_given_to_its_offer() {
     let offers = shown(&world);
     assert_eq!(offers.len(), 4);
     assert_eq!(world.refused(spec("other")).await, Reason::VfsOffered);
-    let chosen = AttachSpec { device: Some(offers[0].device.clone()), ..spec("other") };
+    let chosen = requesting(spec("other"), |it| it.device = Some(offers[0].device.clone()));
     assert_eq!(world.refused(chosen).await, Reason::VfsOffered);
     let made_up = VfOffer { number: 99, ..offers[2].clone() };
     assert_eq!(world.refused(naming("pod", &made_up)).await, Reason::VfNotFree);

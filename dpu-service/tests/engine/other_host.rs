@@ -11,7 +11,7 @@ use model::{AttachSpec, AttachmentKey, AttachmentView, HostName};
 use offload_proto::Failure;
 use vf_alloc::{FunctionId, PfId};
 
-use crate::world::{World, configuration, detach_of, hello, network, pool, spec};
+use crate::world::{World, configuration, detach_of, hello, network, pool, requesting, spec};
 
 /// `node-2` with four VFs of PF 1 in a pool of their own.
 pub(crate) struct OtherHost {
@@ -35,7 +35,7 @@ pub(crate) fn for_both() -> Configuration {
 /// An attach of the other host to `green`.
 pub(crate) fn on_green(container: &str) -> AttachSpec {
     let key = AttachmentKey { host: other(), ..spec(container).key };
-    AttachSpec { key, network: Some("green".into()), ..spec(container) }
+    AttachSpec { key, ..requesting(spec(container), |it| it.network = "green".into()) }
 }
 
 impl OtherHost {

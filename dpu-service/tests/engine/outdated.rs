@@ -148,7 +148,7 @@ async fn vf_returned_after_a_restart_is_free() {
     world.hello(&[live(&view, true)]).await;
     world.detach("a").await;
     let mut again = spec("b");
-    again.device = Some(view.record.device.clone());
+    again.interface.device = Some(view.record.device.clone());
     assert_eq!(world.attach(again).await.unwrap().record.vf, view.record.vf);
     world.check();
 }
@@ -164,6 +164,6 @@ async fn vf_returned_by_a_detach_is_free() {
     world.engine.detach(Detach { as_of: HostTime(3), ..detach_of("a") }).await.unwrap();
     world.send_inventory(&clean).await;
     let mut again = spec("b");
-    again.device = Some(view.record.device.clone());
+    again.interface.device = Some(view.record.device.clone());
     world.attach(again).await.unwrap();
 }

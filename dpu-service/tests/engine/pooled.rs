@@ -4,11 +4,11 @@ use dpu_service::{
     attachments::{Configuration, Depth, HostPool},
     host::VfCondition,
 };
-use model::{AttachSpec, HostName};
+use model::HostName;
 use offload_proto::Reason;
 use vf_alloc::{FunctionId, PoolSpec};
 
-use crate::world::{World, configuration, host, inventory, pool, settings, spec};
+use crate::world::{World, configuration, host, inventory, pool, requesting, settings, spec};
 
 /// All four VFs; the kubelet allocates the last two.
 fn with_kubelets_pool() -> Configuration {
@@ -71,7 +71,7 @@ async fn vf_of_another_program_is_reported_as_that() {
     let shown = problems(&world, "kubelet");
     assert_eq!(shown[1], "another program on the host uses it: it has the address 192.0.2.1/24");
     let device = world.engine.hosts().pools(&host())[1].vfs[1].device.clone();
-    let named = AttachSpec { device: Some(device), ..spec("c") };
+    let named = requesting(spec("c"), |it| it.device = Some(device));
     let refused = world.attach(named).await.unwrap_err();
     assert_eq!(refused.reason, Reason::VfNotFree);
     assert!(refused.message.contains("another program"), "{refused}");
@@ -96,7 +96,7 @@ async fn pinned_only_vfs_are_given_by_name() {
     world.attached("a").await;
     world.attached("b").await;
     assert_eq!(world.refused(spec("c")).await, Reason::VfsExhausted);
-    let named = AttachSpec { device: Some(handed_out.clone()), ..spec("c") };
+    let named = requesting(spec("c"), |it| it.device = Some(handed_out.clone()));
     assert_eq!(world.attach(named).await.unwrap().record.device, handed_out);
     world.check();
 }
@@ -111,6 +111,6 @@ async fn pinned_only_pool_refuses_unnamed_requests() {
     assert!(refused.message.contains("dpu-offload.io/default"), "{refused}");
     assert_eq!(problems(&world, "default"), [""], "that is not the VF's fault");
     let device = world.engine.hosts().pools(&host())[0].vfs[0].device.clone();
-    world.attach(AttachSpec { device: Some(device), ..spec("pod") }).await.unwrap();
+    world.attach(requesting(spec("pod"), |it| it.device = Some(device))).await.unwrap();
     world.check();
 }

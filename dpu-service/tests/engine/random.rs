@@ -7,12 +7,12 @@ use dpu_service::{
     host::{Hello, LiveAttachment},
 };
 use journal::faulty_disk::Fate;
-use model::{AttachSpec, Phase};
+use model::Phase;
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
     fake_kernel::DOING,
-    world::{VFS, World, detach_of, hello, host, inventory, key, live, spec},
+    world::{VFS, World, detach_of, hello, host, inventory, key, live, requesting, spec},
 };
 
 /// Number of random histories.
@@ -89,7 +89,9 @@ async fn act(world: &mut World, action: Action) {
         }
         Action::AttachAddress { container, last } => {
             let addresses = vec![format!("10.1.0.{last}").parse().unwrap()];
-            let _ = world.attach(AttachSpec { addresses, ..spec(&name(container)) }).await;
+            let _ = world
+                .attach(requesting(spec(&name(container)), |it| it.addresses = addresses))
+                .await;
         }
         Action::AttachFailing { container, step } => {
             world.kernel.refuse(DOING[step], 1);

@@ -6,7 +6,7 @@ use offload_proto::{Reason, form::HOST_PORT_CONTAINER};
 
 use crate::{
     other_host::{self, OtherHost, for_both, other},
-    world::{World, configuration, host, network, red, settings, spec},
+    world::{World, configuration, host, network, red, requesting, settings, spec},
 };
 
 fn green() -> Network {
@@ -26,18 +26,18 @@ fn limited(networks: &[&str], any_mac: bool) -> Configuration {
 }
 
 fn on_green(container: &str, namespace: &str) -> AttachSpec {
-    let mut spec = AttachSpec { network: Some("green".into()), ..spec(container) };
+    let mut spec = requesting(spec(container), |it| it.network = "green".into());
     spec.pod.namespace = namespace.into();
     spec
 }
 
 fn with_mac(container: &str, mac: &str) -> AttachSpec {
-    AttachSpec { mac: Some(mac.parse().unwrap()), ..spec(container) }
+    requesting(spec(container), |it| it.mac = Some(mac.parse().unwrap()))
 }
 
 fn sending_from(container: &str, sources: &[&str]) -> AttachSpec {
     let asked_sources = sources.iter().map(|source| source.parse().unwrap()).collect();
-    AttachSpec { asked_sources, ..spec(container) }
+    requesting(spec(container), |it| it.allowed_sources = asked_sources)
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn pods_use_the_sources_their_network_allows() {
     let world = World::with(configuration, settings(), 4).await;
     let asked = sending_from("router", &["00:00:5e:00:01:07", "fd07::1", "10.1.0.7"]);
     let view = world.attach(asked.clone()).await.unwrap();
-    assert_eq!(view.record.allowed_sources(), asked.asked_sources);
+    assert_eq!(view.record.allowed_sources(), asked.interface.allowed_sources);
     let plain = world.attached("plain").await;
     assert_eq!(plain.record.allowed_sources(), ["10.1.0.7".parse().unwrap()].into());
     for source in ["00:00:5e:00:01:08", "fd08::1", "fd07::/48", "10.1.0.8"] {
@@ -74,7 +74,7 @@ async fn requested_sources_do_not_narrow_unknown_addresses() {
     let world = World::with(configuration, settings(), 4).await;
     for (name, checked) in [("open", 1), ("narrow", 3)] {
         let asked = sending_from(name, &["10.1.0.7", "00:00:5e:00:01:07"]);
-        let view = world.attach(AttachSpec { network: Some(name.into()), ..asked }).await.unwrap();
+        let view = world.attach(requesting(asked, |it| it.network = name.into())).await.unwrap();
         let sources = view.record.port_settings().allowed_sources;
         assert_eq!(sources.len(), checked, "{name}: {sources:?}");
         assert!(sources.contains(&"00:00:5e:00:01:07".parse().unwrap()), "{name}");
@@ -183,11 +183,10 @@ async fn addresses_of_routers_are_refused() {
     ));
     let world = World::with(configuration, settings(), 4).await;
     for address in ["10.2.0.1", "10.2.0.7"] {
-        let asking = AttachSpec {
-            network: Some("blue".into()),
-            addresses: vec![address.parse().unwrap()],
-            ..spec("pod")
-        };
+        let asking = requesting(spec("pod"), |it| {
+            it.network = "blue".into();
+            it.addresses = vec![address.parse().unwrap()];
+        });
         let refused = world.attach(asking).await.unwrap_err();
         assert_refused_with(&refused, Reason::AddressNotAllowed, &[address]);
     }
@@ -201,13 +200,12 @@ async fn refusals_name_no_other_hosts_attachment() {
     let theirs = neighbour.attach(other_host::on_green("theirs")).await.unwrap().record;
     let address = theirs.leases[0].address.ip().to_string().parse().unwrap();
     let spies = [
-        (AttachSpec { mac: Some(theirs.mac), ..spec("spy") }, Reason::MacInUse),
+        (requesting(spec("spy"), |it| it.mac = Some(theirs.mac)), Reason::MacInUse),
         (
-            AttachSpec {
-                network: Some("green".into()),
-                addresses: vec![address],
-                ..other_host::on_green("spy")
-            },
+            requesting(other_host::on_green("spy"), |it| {
+                it.network = "green".into();
+                it.addresses = vec![address];
+            }),
             Reason::AddressInUse,
         ),
     ];
@@ -236,7 +234,7 @@ async fn host_sees_only_networks_it_may_use() {
     for hidden in ["red", "nowhere"] {
         let refused = networks.prefixes_of(&host(), hidden).unwrap_err();
         assert_eq!(refused.reason, Reason::NetworkNotAllowed);
-        let asked = AttachSpec { network: Some(hidden.into()), ..spec("pod") };
+        let asked = requesting(spec("pod"), |it| it.network = hidden.into());
         assert_eq!(world.refused(asked).await, Reason::NetworkNotAllowed);
     }
     let refused = world.attach(spec("pod")).await.unwrap_err();

@@ -2,14 +2,14 @@
 
 use model::{AttachSpec, PolicyRule, Route};
 
-use crate::world::{World, network, spec};
+use crate::world::{World, network, requesting, spec};
 
 fn sources(rules: &[PolicyRule]) -> Vec<String> {
     rules.iter().map(|rule| rule.source.to_string()).collect()
 }
 
 fn of_network(name: &str) -> AttachSpec {
-    AttachSpec { network: Some(name.into()), ..spec(name) }
+    requesting(spec(name), |it| it.network = name.into())
 }
 
 #[tokio::test]

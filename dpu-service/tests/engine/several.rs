@@ -11,7 +11,9 @@ use offload_proto::{Failure, Reason};
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, detach_of, host, key, live, network, settings, spec},
+    world::{
+        World, configuration, detach_of, host, key, live, network, requesting, settings, spec,
+    },
 };
 
 /// Interface `eth0` of a container, and further interfaces in the same group.
@@ -55,13 +57,10 @@ async fn failed_member_undoes_the_group() {
         let world = World::new().await;
         // A step of one of the three ports.
         world.kernel.refuse(method, 1);
-        let limited = |spec: AttachSpec| AttachSpec {
-            bandwidth: model::Bandwidth {
-                ingress_rate: 1_000_000,
-                egress_rate: 1_000_000,
-                ..spec.bandwidth
-            },
-            ..spec
+        let limited = |spec: AttachSpec| {
+            requesting(spec, |it| {
+                (it.bandwidth.ingress_rate, it.bandwidth.egress_rate) = (1_000_000, 1_000_000);
+            })
         };
         let specs = together("pod", &["net1", "net2"]).into_iter().map(limited).collect();
         let failure = attach(&world, specs).await.unwrap_err();
@@ -71,7 +70,7 @@ async fn failed_member_undoes_the_group() {
     }
     let world = World::new().await;
     let mut specs = together("pod", &["net1"]);
-    specs[1].network = Some("purple".into());
+    specs[1].interface.network = "purple".into();
     assert_eq!(attach(&world, specs).await.unwrap_err().reason, Reason::NetworkUnknown);
     world.check();
     let world = World::with(configuration(), settings(), 2).await;

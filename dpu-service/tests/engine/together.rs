@@ -5,7 +5,7 @@ use ipnetwork::IpNetwork;
 use model::{AttachSpec, Network, Record};
 use offload_proto::{Failure, Reason};
 
-use crate::world::{World, configuration, key, network, pool, red, settings, spec};
+use crate::world::{World, configuration, key, network, pool, red, requesting, settings, spec};
 
 /// A network in the untagged domain.
 fn named(name: &str, cidr: &str) -> Network {
@@ -13,7 +13,7 @@ fn named(name: &str, cidr: &str) -> Network {
 }
 
 fn on(network: &str, container: &str) -> AttachSpec {
-    AttachSpec { network: Some(network.into()), ..spec(container) }
+    requesting(spec(container), |it| it.network = network.into())
 }
 
 async fn apply(world: &World, network: Network) -> Result<(), Failure> {
@@ -67,10 +67,9 @@ async fn addresses_of_a_renamed_network_stay_held() {
     let new = world.attach(spec("new")).await.unwrap();
     assert_eq!(new.record.network.name, "rouge");
     world.check();
-    let asked = AttachSpec {
-        addresses: vec![addresses(&old.record)[0].to_string().parse().unwrap()],
-        ..spec("third")
-    };
+    let asked = requesting(spec("third"), |it| {
+        it.addresses = vec![addresses(&old.record)[0].to_string().parse().unwrap()];
+    });
     assert_eq!(world.refused(asked.clone()).await, Reason::AddressInUse);
     // Released, they are available.
     world.detach("old").await;
@@ -133,12 +132,13 @@ async fn merged_subnet_keeps_both_addresses_held() {
         "name = 'blue'\n[[subnets]]\ncidr = '10.2.0.0/30'\n[[subnets]]\ncidr = '10.2.0.4/30'";
     apply(&world, network(halves)).await.unwrap();
     let addresses = ["10.2.0.1", "10.2.0.5"].map(|address| address.parse().unwrap()).to_vec();
-    world.attach(AttachSpec { addresses, ..on("blue", "old") }).await.unwrap();
+    world.attach(requesting(on("blue", "old"), |it| it.addresses = addresses)).await.unwrap();
     world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, named("green", "10.2.0.0/29")).await.unwrap();
     for address in ["10.2.0.1", "10.2.0.5"] {
         let addresses = vec![address.parse().unwrap()];
-        let failure = world.attach(AttachSpec { addresses, ..on("green", "new") }).await;
+        let failure =
+            world.attach(requesting(on("green", "new"), |it| it.addresses = addresses)).await;
         assert_eq!(failure.unwrap_err().reason, Reason::AddressInUse);
     }
     world.detach("old").await;
@@ -236,7 +236,7 @@ async fn attach_all(world: &World, network: &str) -> Vec<u8> {
 async fn assert_used_addresses_are_taken(mut world: World, network: &str) {
     for address in ["10.2.0.1", "10.2.0.2", "10.2.0.7"] {
         let addresses = vec![address.parse().unwrap()];
-        let asking = AttachSpec { addresses, ..on(network, "asking") };
+        let asking = requesting(on(network, "asking"), |it| it.addresses = addresses);
         assert_eq!(world.refused(asking).await, Reason::AddressNotAllowed, "{address}");
     }
     world.restart().await;
@@ -281,7 +281,8 @@ async fn renamed_network_excludes_used_addresses() {
 async fn held_addresses_become_no_gateway() {
     let mut world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/28")).await.unwrap();
-    let asking = AttachSpec { addresses: vec!["10.2.0.7".parse().unwrap()], ..on("blue", "pod") };
+    let asking =
+        requesting(on("blue", "pod"), |it| it.addresses = vec!["10.2.0.7".parse().unwrap()]);
     let view = world.attach(asking).await.unwrap();
     world.engine.networks().delete("blue".into(), true).await.unwrap();
     let other = |cidr: &str, keys: &str| {

@@ -4,7 +4,7 @@ use std::{sync::mpsc, time::Duration};
 
 use dpu_service::{attachments::Depth, events::EventKind, reconcile, sessions::HostCommand};
 use drivers::fabric::{EgressLimit, Membership};
-use model::{AttachSpec, AttachmentState, Bandwidth, PortSettings};
+use model::{AttachmentState, Bandwidth, PortSettings};
 use offload_proto::Reason;
 use test_clock::{Stopwatch, within};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,7 @@ use vf_alloc::FunctionId;
 
 use crate::{
     fake_kernel::{DOING, Port},
-    world::{World, hello, host, spec},
+    world::{World, hello, host, requesting, spec},
 };
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn unrecorded_ports_after_a_crash_are_cleared() {
     let bandwidth =
         Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
     let world = World::new().await;
-    let view = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap();
+    let view = world.attach(requesting(spec("pod"), |it| it.bandwidth = bandwidth)).await.unwrap();
     let vf = FunctionId::local(0, 3);
     let settings = PortSettings { vf, ..view.record.port_settings() };
     // A representor with only an MTU is in no fabric; the next attach sets another MTU.
@@ -76,7 +76,7 @@ async fn unrecorded_ports_after_a_crash_are_cleared() {
 async fn leftover_of_an_undo_is_removed_later() {
     let bandwidth =
         Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
-    let limited = || AttachSpec { bandwidth, ..spec("pod") };
+    let limited = || requesting(spec("pod"), |it| it.bandwidth = bandwidth);
     let world = World::new().await;
     world.kernel.refuse("clear_rate", 1);
     world.set_full(true);
@@ -111,7 +111,7 @@ async fn an_attach_waits_until_its_port_is_cleared() {
     world.kernel.change_port(FunctionId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
     });
-    let wanted = AttachSpec { device: Some("d000:00:00.4".into()), ..spec("pod") };
+    let wanted = requesting(spec("pod"), |it| it.device = Some("d000:00:00.4".into()));
     let attached = waits_for_the_reconciler(&world, "leave", world.attach(wanted)).await;
     assert_eq!(attached.unwrap().record.vf, FunctionId::local(0, 3));
     world.check();

@@ -6,14 +6,14 @@ use dpu_service::attachments::{Applied, NetworkView, Settings};
 use model::{AttachSpec, HostRights, Network, ResourceVersion};
 use offload_proto::Reason;
 
-use crate::world::{VFS, World, configuration, host, network, settings, spec};
+use crate::world::{VFS, World, configuration, host, network, requesting, settings, spec};
 
 fn blue(vlan: u16) -> Network {
     network(&format!("name = 'blue'\nvlan = {vlan}\n[[subnets]]\ncidr = '10.2.0.0/24'\n"))
 }
 
 fn on(network: &str, container: &str) -> AttachSpec {
-    AttachSpec { network: Some(network.into()), ..spec(container) }
+    requesting(spec(container), |it| it.network = network.into())
 }
 
 async fn apply(

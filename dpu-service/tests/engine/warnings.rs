@@ -7,12 +7,13 @@ use dpu_service::{
     events::{EventKind, Severity},
     host::Hello,
 };
-use model::AttachSpec;
 use offload_proto::{ConditionReason, Reason};
 use tokio::time::{advance, pause, resume};
 use vf_alloc::FunctionId;
 
-use crate::world::{VFS, World, configuration, hello, live, network, pool, settings, spec};
+use crate::world::{
+    VFS, World, configuration, hello, live, network, pool, requesting, settings, spec,
+};
 
 /// A world that reports missing representors at once.
 async fn reporting_at_once() -> World {
@@ -134,7 +135,7 @@ async fn each_quarantined_pool_is_named() {
     let warnings = world.attachment_warnings();
     assert!(matches!(&warnings[..], [one] if one.contains("pool default")), "{warnings:?}");
     world.kernel.refuse("join", 1);
-    let on_green = AttachSpec { network: Some("green".into()), ..spec("b") };
+    let on_green = requesting(spec("b"), |it| it.network = "green".into());
     assert_eq!(world.refused(on_green).await, Reason::ProgrammingFailed);
     let warnings = world.attachment_warnings().concat();
     assert!(["pool default", "pool rest"].iter().all(|name| warnings.contains(name)), "{warnings}");
@@ -159,7 +160,7 @@ async fn former_gateway_is_reported_while_pods_use_it() {
     let apply = async |world: &World, gateway| {
         world.engine.networks().apply(with_gateway(gateway), None, false).await.unwrap();
     };
-    let on_blue = |container| AttachSpec { network: Some("blue".into()), ..spec(container) };
+    let on_blue = |container| requesting(spec(container), |it| it.network = "blue".into());
     apply(&world, "10.2.0.1").await;
     let old = world.attach(on_blue("old")).await.unwrap();
     world.restart().await;
@@ -195,7 +196,7 @@ async fn lost_dpu_gateway_is_reported() {
         };
         let networks = world.engine.networks();
         networks.apply(blue("gateway_mode = 'dpu'\nvlan = 100"), None, false).await.unwrap();
-        let pod = AttachSpec { network: Some("blue".into()), ..spec("pod") };
+        let pod = requesting(spec("pod"), |it| it.network = "blue".into());
         world.attach(pod).await.unwrap();
         assert_eq!(lost(&world), [""; 0]);
         if deleted.is_empty() {
@@ -259,7 +260,7 @@ async fn refused_adds_are_events_of_the_refusing_object() {
     let world = strict(1).await;
     world.attached("a").await;
     assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);
-    let on_none = AttachSpec { network: Some("none".into()), ..spec("c") };
+    let on_none = requesting(spec("c"), |it| it.network = "none".into());
     assert_eq!(world.refused(on_none).await, Reason::NetworkUnknown);
     let events = world.engine.events().about("pool/default");
     let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();

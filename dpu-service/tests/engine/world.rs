@@ -14,8 +14,8 @@ use dpu_service::{
 };
 use journal::faulty_disk::{FULL, Fate, FaultyDisk};
 use model::{
-    AttachSpec, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, HostName, Network,
-    Record,
+    AttachSpec, AttachmentKey, AttachmentState, AttachmentView, HostName, InterfaceRequest,
+    Network, Record,
 };
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason, v1::Pod};
@@ -50,19 +50,21 @@ pub(crate) fn key(container: &str) -> AttachmentKey {
 pub(crate) fn spec(container: &str) -> AttachSpec {
     AttachSpec {
         key: key(container),
-        network: None,
         pod: Pod::default(),
-        device: None,
+        interface: InterfaceRequest::default(),
         offered: None,
-        mac: None,
-        addresses: Vec::new(),
-        bandwidth: Bandwidth::default(),
-        port_mappings: Vec::new(),
-        asked_sources: [].into(),
-        families: None,
         further_leases: Vec::new(),
         group_interface: None,
     }
+}
+
+/// `spec` with other requests for its interface.
+pub(crate) fn requesting(
+    mut spec: AttachSpec,
+    change: impl FnOnce(&mut InterfaceRequest),
+) -> AttachSpec {
+    change(&mut spec.interface);
+    spec
 }
 
 /// A detach with the VF back, without a time.

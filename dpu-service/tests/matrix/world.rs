@@ -23,8 +23,7 @@ use test_clock::wait_until_async;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
-use vf_alloc::FunctionId;
-use virtual_nic::RepresentorAlias;
+use vf_alloc::{FunctionId, software_card::CardLink};
 
 use crate::service_support::{ADDRESS, NETWORKS, Setup};
 
@@ -37,7 +36,7 @@ pub(crate) fn setup() -> Setup {
     setup.netns.run("ip link add rep0 type veth peer name wire0");
     let mut rtnl = setup.netns.rtnl();
     let representor = rtnl.link_by_name("rep0").unwrap().unwrap();
-    let alias = RepresentorAlias(FunctionId::local(0, 0)).to_string();
+    let alias = CardLink::Representor(FunctionId::local(0, 0)).to_string();
     rtnl.change_link(representor.index, &LinkChange::new().alias(&alias)).unwrap();
     setup.configure("", &format!("{NETWORKS}\n{NODE_2}"));
     setup

@@ -46,7 +46,7 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// Difference between the times of answers and this machine's: minimum and maximum, in minutes.
+/// Finding between the times of answers and this machine's: minimum and maximum, in minutes.
 async fn minutes_ahead(operator: &mut OperatorClient<Channel>) -> (i64, i64) {
     let mut ahead = Vec::new();
     for _ in 0..CALLS {

@@ -23,7 +23,7 @@ fn differences_of_two_looks_are_reported() {
         let mut operator = setup.operator();
         let mut shown = async |wait_ms| {
             let examined = operator.examine(v1::ExamineRequest { wait_ms }).await;
-            let found = examined.unwrap().into_inner().differences.into_iter();
+            let found = examined.unwrap().into_inner().findings.into_iter();
             let mut found: Vec<_> = found.map(|it| format!("{} {}", it.code, it.subject)).collect();
             found.sort();
             found
@@ -86,8 +86,8 @@ fn repair_is_audited_before_the_next_look() {
             host.answer(repaired, &[]).await;
         };
         let (repaired, ()) = tokio::join!(repair, answers);
-        let found = repaired.unwrap().into_inner().differences;
-        assert_eq!(found[0].state(), v1::DifferenceState::Repaired, "{found:?}");
+        let found = repaired.unwrap().into_inner().findings;
+        assert_eq!(found[0].state(), v1::FindingState::Repaired, "{found:?}");
     });
 }
 
@@ -115,7 +115,7 @@ fn concurrent_examination_is_refused() {
             host.find(&["pf0vf1"]).await;
         };
         let (diagnosis, ()) = tokio::join!(call, answers);
-        let found = diagnosis.unwrap().into_inner().differences;
+        let found = diagnosis.unwrap().into_inner().findings;
         assert!(found.iter().any(|found| found.subject == "pf0vf1"), "{found:?}");
         tokio::join!(host.find(&[]), async {
             second.examine(v1::ExamineRequest::default()).await.unwrap();

@@ -1,7 +1,7 @@
 //! A host's end of a session.
 
 use offload_proto::{
-    Finding,
+    FindingCode,
     v1::{self, dpu_message, host_message, workload_network_client::WorkloadNetworkClient},
 };
 use tokio::sync::mpsc;
@@ -83,10 +83,10 @@ impl Session {
     }
 
     pub(crate) async fn answer(&self, request_id: u64, subjects: &[&str]) {
-        let found = |subject: &&str| Finding::VfDiffers.of(subject, "its MTU is 1400");
+        let found = |subject: &&str| FindingCode::VfDiffers.of(subject, "its MTU is 1400");
         let examination = v1::Examination {
             request_id,
-            differences: subjects.iter().map(found).collect(),
+            findings: subjects.iter().map(found).collect(),
             ..v1::Examination::default()
         };
         self.send(host_message::Message::Examination(examination)).await;

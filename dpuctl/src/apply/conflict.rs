@@ -1,9 +1,8 @@
 //! Shows what differs between an operator's network and the one in force.
 
-use offload_proto::v1::{ApplyNetworkRequest, Network};
+use offload_proto::v1::{ApplyNetworkRequest, Network, operator_client::OperatorClient};
 use similar::TextDiff;
 
-use super::request::ask;
 use crate::{
     client::Client,
     console::Console,
@@ -43,6 +42,6 @@ async fn spelled_by_service(client: &mut Client, wanted: Network) -> Network {
         dry_run: true,
         ..ApplyNetworkRequest::default()
     };
-    let answer = ask(client, question).await.ok();
+    let answer = client.call(OperatorClient::apply_network, question).await.ok();
     answer.and_then(|answer| answer.network?.network).unwrap_or(wanted)
 }

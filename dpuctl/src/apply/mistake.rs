@@ -109,7 +109,6 @@ fn some_keys<'de, T: Deserialize<'de>>(path: &str) -> String {
     }
 }
 
-/// Describes a value's type.
 fn kind_of(value: &Value) -> String {
     match value {
         Value::Null => "nothing".into(),

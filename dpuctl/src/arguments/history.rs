@@ -11,47 +11,47 @@ use super::{Format, name, reason};
 
 /// The arguments of `events`.
 #[derive(Debug, Args)]
-pub struct Events {
+pub(crate) struct Events {
     /// Only events of the last 10m, 2h or 3d; the default is 7d
     #[arg(long, value_name = "AGE", value_parser = age)]
-    pub since: Option<u64>,
+    pub(crate) since: Option<u64>,
     /// Only events about this object: an attachment's id, a VF, a network, a host or a pool
     #[arg(long, value_parser = name())]
-    pub object: Option<String>,
+    pub(crate) object: Option<String>,
     /// Only events of this type: normal, warning, or a kind such as HostConnected
     #[arg(long = "type", value_name = "TYPE", value_parser = event_type)]
-    pub of_type: Option<String>,
+    pub(crate) of_type: Option<String>,
     /// Continue with new events until interrupted; reconnect if the connection is lost
     #[arg(short, long)]
-    pub follow: bool,
+    pub(crate) follow: bool,
     /// Output format; with --follow, json is one line per event and yaml one document
     #[arg(short, long, value_enum, default_value_t)]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 /// The arguments of `audit`.
 #[derive(Debug, Args)]
-pub struct Audit {
+pub(crate) struct Audit {
     /// Only changes of the last 10m, 2h or 3d; the default is 90d
     #[arg(long, value_name = "AGE", value_parser = age)]
-    pub since: Option<u64>,
+    pub(crate) since: Option<u64>,
     /// Only changes of this object: a network, a VF, or the beginning of an attachment's id
     #[arg(long, value_parser = name())]
-    pub object: Option<String>,
+    pub(crate) object: Option<String>,
     /// Only changes by this operator, by the name in the certificate
     #[arg(long, value_parser = name())]
-    pub operator: Option<String>,
+    pub(crate) operator: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 /// The reason of a change.
 #[derive(Debug, Default, Args)]
-pub struct Why {
+pub(crate) struct Why {
     /// Reason, for the audit
     #[arg(long, value_name = "TEXT", value_parser = reason)]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 impl Why {

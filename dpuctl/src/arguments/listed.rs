@@ -7,7 +7,7 @@ use crate::sort::SortBy;
 
 /// The things that `get` lists.
 #[derive(Debug, Subcommand)]
-pub enum Listed {
+pub(crate) enum Listed {
     /// Virtual functions
     #[command(visible_alias = "vf", after_help = examples::GET_VFS)]
     Vfs {
@@ -17,7 +17,6 @@ pub enum Listed {
         /// Only VFs of this host
         #[arg(long, value_parser = name_of("host/"))]
         host: Option<String>,
-        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -34,7 +33,6 @@ pub enum Listed {
         /// Only attachments of this host
         #[arg(long, value_parser = name_of("host/"))]
         host: Option<String>,
-        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -44,7 +42,6 @@ pub enum Listed {
         /// Only this network
         #[arg(value_parser = name_of("network/"))]
         name: Option<String>,
-        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -54,7 +51,6 @@ pub enum Listed {
         /// Only this pool
         #[arg(value_parser = name_of("pool/"))]
         name: Option<String>,
-        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -64,7 +60,6 @@ pub enum Listed {
         /// Only this host
         #[arg(value_parser = name_of("host/"))]
         name: Option<String>,
-        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -72,25 +67,25 @@ pub enum Listed {
 
 /// Options of a list.
 #[derive(Debug, Args)]
-pub struct ListOptions {
+pub(crate) struct ListOptions {
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
-    pub output: ListFormat,
+    pub(crate) output: ListFormat,
     /// Print tables without headings
     #[arg(long)]
-    pub no_headers: bool,
+    pub(crate) no_headers: bool,
     /// Sort by a column, such as STATE, or by a field of the JSON form, such as .vf.pf
     #[arg(long, value_name = "COLUMN|.FIELD",
           value_parser = name().try_map(|by| by.parse::<SortBy>()))]
-    pub sort_by: Option<SortBy>,
+    pub(crate) sort_by: Option<SortBy>,
     /// Continue, and print what is added, modified or deleted, until interrupted; polls once a second
     #[arg(short, long)]
-    pub watch: bool,
+    pub(crate) watch: bool,
 }
 
 /// Output formats of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ListFormat {
+pub(crate) enum ListFormat {
     /// For people
     #[default]
     Table,
@@ -102,4 +97,14 @@ pub enum ListFormat {
     Yaml,
     /// Kind and name, such as `vf/pf0vf3`, which other commands take
     Name,
+}
+
+impl ListFormat {
+    pub(crate) const fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+
+    pub(crate) const fn is_wide(self) -> bool {
+        matches!(self, Self::Wide)
+    }
 }

@@ -1,15 +1,14 @@
 //! Description of one attachment.
 
 use offload_proto::v1::{
-    AttachmentDetail, Event, FurtherLease, PortCounters, PortMapping, StepStatus,
+    Address, AttachmentDetail, FurtherLease, PortCounters, PortMapping, StepStatus,
 };
 
 use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
-    events::event_line,
+    events::event_lines,
     rows::{attachment_state, in_hardware, pod_name, vlan},
-    table::table,
     text::{bytes, or_dash, vf_name, yes_or_no},
 };
 
@@ -24,9 +23,7 @@ pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("Host", &attachment.host);
     text.field("Container", &key.container_id);
     text.field("Interface", &key.interface_name);
-    if !attachment.group_interface.is_empty() {
-        text.field("Comes with", &attachment.group_interface);
-    }
+    text.field_if_any("Comes with", &attachment.group_interface);
     text.field("Pod", &pod_name(&attachment));
     text.field("Pod uid", &pod.uid);
     text.field("Network", &attachment.network);
@@ -37,30 +34,19 @@ pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("VLAN", &vlan(attachment.vlan));
     text.field("MTU", &attachment.mtu.to_string());
     text.field("Anti-spoofing", &attachment.anti_spoofing);
-    if !attachment.allowed_sources.is_empty() {
-        text.field("Sources", &attachment.allowed_sources.join(", "));
-    }
+    text.field_if_any("Sources", &attachment.allowed_sources.join(", "));
     bandwidth(&mut text, attachment.bandwidth.as_ref());
-    let address =
-        |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
-    text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
-    if !attachment.further_leases.is_empty() {
-        let leases: Vec<_> = attachment.further_leases.iter().map(further_lease).collect();
-        text.list("Leases", &leases);
-    }
+    let address = |a: &Address| format!("{} via {}", a.address, or_dash(&a.gateway));
+    text.list("Addresses", attachment.addresses.iter().map(address));
+    text.list_if_any("Leases", attachment.further_leases.iter().map(further_lease));
     let sysctls = attachment.sysctls.unwrap_or_default();
     routing(&mut text, &attachment.routes, &attachment.rules, &sysctls);
-    if !attachment.port_mappings.is_empty() {
-        let mapped: Vec<_> = attachment.port_mappings.iter().map(port_mapping).collect();
-        text.list("Mapped ports", &mapped);
-    }
+    text.list_if_any("Mapped ports", attachment.port_mappings.iter().map(port_mapping));
     if let Some(counters) = &detail.counters {
         traffic(&mut text, counters);
     }
-    if !detail.unknown.is_empty() {
-        text.list("Unknown", &detail.unknown);
-    }
-    text.block("Steps", &step_table(&detail.steps));
+    text.list_if_any("Unknown", detail.unknown.iter().cloned());
+    text.table("Steps", &["STEP", "IN PLACE", "DETAIL"], detail.steps.iter().map(step_row));
     text.block("Events", &event_lines(&detail.events));
     text.finish()
 }
@@ -72,7 +58,6 @@ fn further_lease(lease: &FurtherLease) -> String {
     format!("{} of {network} for {interface_name}", addresses.join(", "))
 }
 
-/// Counters of the attachment's port.
 fn traffic(text: &mut Description, counters: &PortCounters) {
     let carried = |count: u64, packets: u64| format!("{} in {packets} packets", bytes(count));
     text.field("Sent", &carried(counters.sent_bytes, counters.sent_packets));
@@ -91,25 +76,15 @@ fn port_mapping(mapping: &PortMapping) -> String {
     format!("{host_port}/{protocol} of {address} to {container_port}")
 }
 
-fn event_lines(events: &[Event]) -> String {
-    events.iter().map(|event| event_line(event, &event.author) + "\n").collect()
-}
-
-fn step_table(steps: &[StepStatus]) -> String {
-    if steps.is_empty() {
-        return String::new();
-    }
-    let row = |step: &StepStatus| {
-        let in_place = if step.unknown { "unknown" } else { yes_or_no(step.in_place) };
-        vec![step.name.clone(), in_place.into(), or_dash(&step.detail).into()]
-    };
-    table(&["STEP", "IN PLACE", "DETAIL"], steps.iter().map(row))
+fn step_row(step: &StepStatus) -> Vec<String> {
+    let in_place = if step.unknown { "unknown" } else { yes_or_no(step.in_place) };
+    vec![step.name.clone(), in_place.into(), or_dash(&step.detail).into()]
 }
 
 #[cfg(test)]
 mod tests {
     use offload_proto::v1::{
-        Address, Attachment, AttachmentKey, AttachmentState, EventSeverity, Pod, Vf,
+        Attachment, AttachmentKey, AttachmentState, Event, EventSeverity, Pod, Vf,
     };
 
     use super::*;

@@ -1,12 +1,11 @@
 //! Descriptions of the DPU and of one host.
 
 use jiff::Timestamp;
-use offload_proto::v1::{Capability, Card, Difference, Dpu, HostStatus, RefusedPeer};
+use offload_proto::v1::{Capability, Card, Dpu, Finding, HostStatus, RefusedPeer};
 
 use crate::{
     description::Description,
     status::{condition_table, host_table},
-    table::table,
     text::{age, host_state, or, or_dash, short_id},
 };
 
@@ -20,10 +19,13 @@ pub(super) fn dpu_text(dpu: &Dpu, now: Timestamp) -> String {
     text.field("Fabric", &dpu.fabric_driver);
     text.field("Attachments", &dpu.attachments.to_string());
     text.block("Conditions", &condition_table(&dpu.conditions, now));
-    text.block("Cards", &card_table(&dpu.cards));
-    text.block("Refused peers", &refused_table(&dpu.refused_peers, now));
+    let columns = ["DEVICE", "ESWITCH MODE", "REPRESENTORS"];
+    text.table("Cards", &columns, dpu.cards.iter().map(card_row));
+    let columns = ["ADDRESS", "NAME", "AGO", "TIMES", "REASON"];
+    let refused = dpu.refused_peers.iter().map(|peer| refused_row(peer, now));
+    text.table("Refused peers", &columns, refused);
     text.block("Hosts", &host_table(&dpu.hosts, true, now));
-    text.block("Capabilities", &capability_table(dpu));
+    text.table("Capabilities", &["DEVICE", "NAME", "DONE", "DETAIL"], capability_rows(dpu));
     text.finish()
 }
 
@@ -32,9 +34,7 @@ pub(super) fn host_text(host: &HostStatus) -> String {
     text.field("Name", &host.name);
     text.field("State", &host_state(host));
     text.field("Since", &host.since);
-    if !host.absence.is_empty() {
-        text.field("Why", &host.absence);
-    }
+    text.field_if_any("Why", &host.absence);
     text.field("Address", &host.address);
     if !host.refusal.is_empty() {
         text.field("Refused", &format!("at {}: {}", host.refused_at, host.refusal));
@@ -43,41 +43,29 @@ pub(super) fn host_text(host: &HostStatus) -> String {
     text.field("Boot id", &host.boot_id);
     text.field("Networks", or(&host.networks.join(", "), "all"));
     text.field("MACs", if host.own_macs_only { "with the DPU's prefix" } else { "any" });
-    let found = |found: &Difference| format!("{}: {}", short_id(&found.subject), found.message);
+    let found = |found: &Finding| format!("{}: {}", short_id(&found.subject), found.message);
     let mut found: Vec<_> = host.pod_findings.iter().map(found).collect();
     if host.pod_findings_left_out > 0 {
         found.push(format!("and {} more", host.pod_findings_left_out));
     }
-    text.list("Pod problems", &found);
+    text.list("Pod problems", found);
     text.finish()
 }
 
-/// Refused peers that the DPU could not identify as one of its hosts.
-fn refused_table(peers: &[RefusedPeer], now: Timestamp) -> String {
-    if peers.is_empty() {
-        return String::new();
-    }
-    let row = |peer: &RefusedPeer| {
-        let RefusedPeer { address, name, reason, time, count } = peer;
-        let ago = age(time, now);
-        vec![address.clone(), or_dash(name).into(), ago, count.to_string(), reason.clone()]
-    };
-    table(&["ADDRESS", "NAME", "AGO", "TIMES", "REASON"], peers.iter().map(row))
+/// A peer that the DPU could not identify as one of its hosts.
+fn refused_row(peer: &RefusedPeer, now: Timestamp) -> Vec<String> {
+    let RefusedPeer { address, name, reason, time, count } = peer;
+    let ago = age(time, now);
+    vec![address.clone(), or_dash(name).into(), ago, count.to_string(), reason.clone()]
 }
 
-fn card_table(cards: &[Card]) -> String {
-    if cards.is_empty() {
-        return String::new();
-    }
-    let row = |card: &Card| {
-        let Card { device, eswitch_mode, representors, .. } = card;
-        vec![device.clone(), eswitch_mode.clone(), representors.to_string()]
-    };
-    table(&["DEVICE", "ESWITCH MODE", "REPRESENTORS"], cards.iter().map(row))
+fn card_row(card: &Card) -> Vec<String> {
+    let Card { device, eswitch_mode, representors, .. } = card;
+    vec![device.clone(), eswitch_mode.clone(), representors.to_string()]
 }
 
 /// The abilities of each card, then those of the DPU that no card has.
-fn capability_table(dpu: &Dpu) -> String {
+fn capability_rows(dpu: &Dpu) -> Vec<Vec<String>> {
     let of_cards = dpu
         .cards
         .iter()
@@ -88,11 +76,7 @@ fn capability_table(dpu: &Dpu) -> String {
         let Capability { name, detail, .. } = capability;
         vec![device.into(), name.clone(), done_by(capability).into(), or_dash(detail).into()]
     };
-    let rows: Vec<_> = of_cards.clone().chain(of_dpu).map(row).collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    table(&["DEVICE", "NAME", "DONE", "DETAIL"], rows)
+    of_cards.clone().chain(of_dpu).map(row).collect()
 }
 
 fn done_by(capability: &Capability) -> &'static str {
@@ -184,11 +168,8 @@ pci/0000:03:00.0   egress-rate      no            -
             count: 3,
             ..RefusedPeer::default()
         };
-        let table = refused_table(&[peer], "2026-03-01T11:05:00Z".parse().unwrap());
-        let row = table.lines().nth(1).unwrap();
-        let cells: Vec<_> =
-            row.split("   ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
-        assert_eq!(cells, ["192.0.2.9", "-", "5m0s", "3", "no certificate was presented"]);
+        let row = refused_row(&peer, "2026-03-01T11:05:00Z".parse().unwrap());
+        assert_eq!(row, ["192.0.2.9", "-", "5m0s", "3", "no certificate was presented"]);
     }
 
     #[test]
@@ -221,10 +202,10 @@ Pod problems:  none
         let refused = HostStatus {
             refusal: "it expired".into(),
             refused_at: "2026-03-01T11:05:00Z".into(),
-            pod_findings: vec![Difference {
+            pod_findings: vec![Finding {
                 subject: "0190".into(),
                 message: "no route".into(),
-                ..Difference::default()
+                ..Finding::default()
             }],
             pod_findings_left_out: 3,
             ..host.clone()

@@ -1,12 +1,15 @@
 //! Description of an ended attachment, from its events.
 
-use offload_proto::v1::{Attachment, AttachmentKey, Event, EventFilter, ListEventsRequest};
+use offload_proto::v1::{
+    Attachment, AttachmentKey, Event, EventFilter, ListEventsRequest,
+    operator_client::OperatorClient,
+};
 
 use crate::{
     client::Client,
     description::Description,
     error::CallError,
-    events::event_line,
+    events::event_lines,
     rows::{addresses, pod_name},
     text::vf_name,
 };
@@ -19,9 +22,7 @@ pub(super) async fn ended(
 ) -> Result<String, CallError> {
     let filter =
         Some(EventFilter { object: id.into(), within_s: u64::MAX, ..EventFilter::default() });
-    let request = ListEventsRequest { filter };
-    let listed =
-        client.call(async |operator, request| operator.list_events(request).await, request).await?;
+    let listed = client.call(OperatorClient::list_events, ListEventsRequest { filter }).await?;
     let end = listed.events.iter().rfind(|event| event.attachment.is_some());
     let Some(Event { subject, attachment: Some(attachment), .. }) = end else {
         return Err(unknown);
@@ -52,9 +53,7 @@ fn ended_text(attachment: &Attachment, events: &[&Event]) -> String {
     text.field("VF", &vf_name(attachment.vf.as_ref()));
     text.field("MAC", &attachment.mac);
     text.field("Addresses", &addresses(attachment));
-    let lines: String =
-        events.iter().map(|event| event_line(event, &event.author) + "\n").collect();
-    text.block("Events", &lines);
+    text.block("Events", &event_lines(events.iter().copied()));
     text.finish()
 }
 

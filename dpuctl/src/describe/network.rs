@@ -7,7 +7,6 @@ use crate::{
     description::Description,
     outdated::outdated,
     rows::vlan,
-    table::table,
     text::{count, or, or_dash, rate, yes_or_no},
 };
 
@@ -23,16 +22,14 @@ pub(super) fn network_text(status: &NetworkStatus) -> String {
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
     text.field("Anti-spoofing", &network.anti_spoofing);
-    text.list("Sources", &sources(&network));
+    text.list("Sources", sources(&network));
     allow(&mut text, &network.allow);
     bandwidth(&mut text, network.bandwidth.as_ref());
     if network.total_egress_rate != 0 {
         text.field("From all pods", &rate(network.total_egress_rate));
     }
     text.field("Attachments", &status.attachments.to_string());
-    if let Some(outdated) = outdated(status) {
-        text.field("Outdated", &outdated);
-    }
+    text.field_if_any("Outdated", &outdated(status).unwrap_or_default());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
     if network.first_hop {
         text.field("First hop", "the gateways: addresses have no prefix");
@@ -46,7 +43,9 @@ pub(super) fn network_text(status: &NetworkStatus) -> String {
     let sysctls = network.sysctls.clone().unwrap_or_default();
     routing(&mut text, &network.routes, &network.rules, &sysctls);
     resolver(&mut text, &network);
-    text.block("Subnets", &subnet_table(&network.subnets, &status.subnets));
+    let columns = ["SUBNET", "GATEWAY", "ADDRESSES", "HELD", "COOLING"];
+    let subnets = network.subnets.iter().map(|subnet| subnet_row(subnet, &status.subnets));
+    text.table("Subnets", &columns, subnets);
     text.finish()
 }
 
@@ -58,12 +57,11 @@ fn sources(network: &Network) -> Vec<String> {
     lists.map(|(list, sources)| format!("{list}: {}", sources.join(", "))).collect()
 }
 
-/// The ingress rules of the network's pods.
 fn allow(text: &mut Description, rules: &[AllowRule]) {
     match rules {
-        [] => text.field("Allow", "anybody"),
+        [] => text.field("Allow", "any"),
         [rule] if rule.deny_all => text.field("Allow", "none"),
-        rules => text.list("Allow", &rules.iter().map(allow_rule).collect::<Vec<_>>()),
+        rules => text.list("Allow", rules.iter().map(allow_rule)),
     }
 }
 
@@ -72,7 +70,7 @@ fn allow_rule(rule: &AllowRule) -> String {
     let networks = from_networks.iter().map(|name| format!("network {name}"));
     let from: Vec<_> = networks.chain(from.iter().cloned()).collect();
     let what = [&[or(protocol, "anything").to_owned()][..], ports].concat();
-    format!("{}: {}", or(&from.join(", "), "anybody"), what.join(" "))
+    format!("{}: {}", or(&from.join(", "), "any"), what.join(" "))
 }
 
 /// The gateway's owner and target; for the DPU's gateway also its state.
@@ -83,7 +81,7 @@ fn gateway(text: &mut Description, network: &Network, status: Option<&GatewaySta
     text.field("Answers", &status.addresses.join(", "));
     text.field("Reaches", &network.reaches.join(", "));
     text.field("NAT", yes_or_no(network.nat));
-    text.list("Problems", &status.problems);
+    text.list("Problems", status.problems.iter().cloned());
 }
 
 fn resolver(text: &mut Description, network: &Network) {
@@ -92,23 +90,16 @@ fn resolver(text: &mut Description, network: &Network) {
     text.field("Search", &dns.search.join(", "));
 }
 
-fn subnet_table(subnets: &[Subnet], usages: &[SubnetUsage]) -> String {
-    if subnets.is_empty() {
-        return String::new();
-    }
-    let row = |subnet: &Subnet| {
-        let usage = usages.iter().find(|usage| usage.cidr == subnet.cidr);
-        let usage = usage.cloned().unwrap_or_default();
-        vec![
-            subnet.cidr.clone(),
-            or_dash(&subnet.gateway).into(),
-            count(usage.capacity),
-            usage.held.to_string(),
-            usage.cooling.to_string(),
-        ]
-    };
-    let headings = ["SUBNET", "GATEWAY", "ADDRESSES", "HELD", "COOLING"];
-    table(&headings, subnets.iter().map(row))
+fn subnet_row(subnet: &Subnet, usages: &[SubnetUsage]) -> Vec<String> {
+    let usage = usages.iter().find(|usage| usage.cidr == subnet.cidr);
+    let usage = usage.cloned().unwrap_or_default();
+    vec![
+        subnet.cidr.clone(),
+        or_dash(&subnet.gateway).into(),
+        count(usage.capacity),
+        usage.held.to_string(),
+        usage.cooling.to_string(),
+    ]
 }
 
 #[cfg(test)]
@@ -117,22 +108,23 @@ mod tests {
 
     use super::*;
 
+    fn assert_shown(network: Network, lines: &str) {
+        let status = NetworkStatus { network: Some(network), ..NetworkStatus::default() };
+        let shown = network_text(&status);
+        assert!(shown.contains(lines), "{shown}");
+    }
+
     #[test]
     fn network_text_has_guard_and_sources() {
         let network = Network { anti_spoofing: "off".into(), ..Network::default() };
-        let shown = |network: &Network| {
-            let network = Some(network.clone());
-            network_text(&NetworkStatus { network, ..NetworkStatus::default() })
-        };
-        let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
-        has(&shown(&network), "\nAnti-spoofing: off\nSources:       none\n");
+        assert_shown(network.clone(), "\nAnti-spoofing: off\nSources:       none\n");
         let with_sources = Network {
             allowed_sources: vec!["10.1.0.7/32".into(), "fd07::/64".into()],
             optional_sources: vec!["00:00:5e:00:01:07".into()],
             ..network
         };
         let lines = "Sources:\n  allowed: 10.1.0.7/32, fd07::/64\n  optional: 00:00:5e:00:01:07\n";
-        has(&shown(&with_sources), lines);
+        assert_shown(with_sources, lines);
     }
 
     #[test]
@@ -152,14 +144,10 @@ mod tests {
 
     #[test]
     fn network_text_has_ingress_rules() {
-        let shown = |allow: Vec<AllowRule>| {
-            let network = Some(Network { allow, ..Network::default() });
-            network_text(&NetworkStatus { network, ..NetworkStatus::default() })
-        };
-        let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
-        has(&shown(Vec::new()), "\nAllow:         anybody\n");
+        let with = |allow| Network { allow, ..Network::default() };
+        assert_shown(with(Vec::new()), "\nAllow:         any\n");
         let deny_all = AllowRule { deny_all: true, ..AllowRule::default() };
-        has(&shown(vec![deny_all]), "\nAllow:         none\n");
+        assert_shown(with(vec![deny_all]), "\nAllow:         none\n");
         let web = AllowRule {
             from_networks: vec!["green".into()],
             from: vec!["10.7.0.0/16".into()],
@@ -168,7 +156,7 @@ mod tests {
             ..AllowRule::default()
         };
         let pings = AllowRule { protocol: "icmp".into(), ..AllowRule::default() };
-        let lines = "Allow:\n  network green, 10.7.0.0/16: tcp 80 8000-8100\n  anybody: icmp\n";
-        has(&shown(vec![web, pings]), lines);
+        let lines = "Allow:\n  network green, 10.7.0.0/16: tcp 80 8000-8100\n  any: icmp\n";
+        assert_shown(with(vec![web, pings]), lines);
     }
 }

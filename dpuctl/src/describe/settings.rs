@@ -23,14 +23,9 @@ pub(super) fn routing(
     rules: &[PolicyRule],
     sysctls: &Sysctls,
 ) {
-    text.list("Routes", &routes.iter().map(route).collect::<Vec<_>>());
-    if !rules.is_empty() {
-        text.list("Rules", &rules.iter().map(rule).collect::<Vec<_>>());
-    }
-    let settings = sysctl_lines(sysctls);
-    if !settings.is_empty() {
-        text.list("Sysctls", &settings);
-    }
+    text.list("Routes", routes.iter().map(route));
+    text.list_if_any("Rules", rules.iter().map(rule));
+    text.list_if_any("Sysctls", sysctl_lines(sysctls));
 }
 
 /// Formats a route like `ip route`.
@@ -63,12 +58,11 @@ fn rule(rule: &PolicyRule) -> String {
     }
 }
 
-fn sysctl_lines(sysctls: &Sysctls) -> Vec<String> {
+fn sysctl_lines(sysctls: &Sysctls) -> impl Iterator<Item = String> {
     let families = [("ipv4", &sysctls.ipv4), ("ipv6", &sysctls.ipv6)];
-    let lines = families.into_iter().flat_map(|(family, settings)| {
+    families.into_iter().flat_map(|(family, settings)| {
         settings.iter().map(move |(key, value)| format!("{family}.{key} = {value}"))
-    });
-    lines.collect()
+    })
 }
 
 #[cfg(test)]

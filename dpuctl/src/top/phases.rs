@@ -1,6 +1,9 @@
 //! The phases of attaching and detaching, with their durations.
 
-use offload_proto::v1::{DurationBucket, ListPhasesRequest, ListPhasesResponse, PhaseDurations};
+use offload_proto::v1::{
+    DurationBucket, ListPhasesRequest, ListPhasesResponse, PhaseDurations,
+    operator_client::OperatorClient,
+};
 
 use super::{Look, seconds_between};
 use crate::{
@@ -12,8 +15,7 @@ const TOTAL: &str = "total";
 
 impl Look for ListPhasesResponse {
     async fn take(client: &mut Client, _: &Top) -> Result<Self, CallError> {
-        let question = ListPhasesRequest {};
-        client.call(async |operator, request| operator.list_phases(request).await, question).await
+        client.call(OperatorClient::list_phases, ListPhasesRequest {}).await
     }
 
     /// Lists all phases in the DPU's order.
@@ -45,7 +47,6 @@ fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "-".into())
 }
 
-/// The difference between two samples.
 fn between(before: &ListPhasesResponse, now: &ListPhasesResponse) -> Vec<PhaseDurations> {
     let since = |now: &PhaseDurations| {
         let is_same =

@@ -2,7 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use offload_proto::v1::{AttachmentTraffic, ListTrafficRequest, ListTrafficResponse, PortCounters};
+use offload_proto::v1::{
+    AttachmentTraffic, ListTrafficRequest, ListTrafficResponse, PortCounters,
+    operator_client::OperatorClient,
+};
 
 use super::{Look, seconds_between};
 use crate::{
@@ -10,22 +13,19 @@ use crate::{
     client::Client,
     error::CallError,
     get::check_filters,
-    rows::{in_hardware, short_length, whom},
+    rows::{in_hardware, shorten_ids, whom},
     table::narrow_or_wide,
     text::{bytes, printable, vf_name},
 };
 
 impl Look for ListTrafficResponse {
     async fn take(client: &mut Client, what: &Top) -> Result<Self, CallError> {
-        let question = ListTrafficRequest {
-            network: what.network.clone().unwrap_or_default(),
-            host: what.host.clone().unwrap_or_default(),
-        };
-        let traffic = client
-            .call(async |operator, request| operator.list_traffic(request).await, question)
-            .await?;
+        let network = what.network.clone().unwrap_or_default();
+        let host = what.host.clone().unwrap_or_default();
+        let question = ListTrafficRequest { network: network.clone(), host: host.clone() };
+        let traffic = client.call(OperatorClient::list_traffic, question).await?;
         if traffic.attachments.is_empty() {
-            check_filters(client, what.network.as_deref(), what.host.as_deref()).await?;
+            check_filters(client, &network, &host).await?;
         }
         Ok(traffic)
     }
@@ -119,7 +119,6 @@ fn rate_table(
     let mut attachments: Vec<_> = now.attachments.iter().collect();
     // Equally busy attachments keep their order, the oldest first.
     attachments.sort_by_key(|it| Reverse(rates(it).map(Rates::bytes)));
-    let length = short_length(now.attachments.iter().map(|it| &*it.attachment_id));
     let row = |it: &AttachmentTraffic| {
         let rate = |of: fn(Rates) -> u64, shown: fn(u64) -> String| {
             rates(it).map_or_else(|| "-".into(), |rates| shown(of(rates)))
@@ -128,7 +127,7 @@ fn rate_table(
             it.counters.as_ref().map_or_else(|| "-".into(), shown)
         };
         vec![
-            it.attachment_id.get(..length).unwrap_or(&it.attachment_id).into(),
+            it.attachment_id.clone(),
             whom(it.key.as_ref(), it.pod.as_ref()),
             it.network.clone(),
             vf_name(it.vf.as_ref()),
@@ -145,7 +144,9 @@ fn rate_table(
             rate(|rates| rates.received_packets, |number| number.to_string()),
         ]
     };
-    narrow_or_wide(&headings, 10, wide, attachments.into_iter().take(lines).map(row))
+    let mut rows: Vec<_> = attachments.into_iter().map(row).collect();
+    shorten_ids(&mut rows, 0);
+    narrow_or_wide(&headings, 10, wide, rows.into_iter().take(lines))
 }
 
 #[cfg(test)]

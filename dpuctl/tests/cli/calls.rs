@@ -712,7 +712,5 @@ VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
     let asked: Vec<_> = asked.collect();
     assert_eq!(dut.asked(), asked);
     let json = dut.dpuctl("doctor -o json").await.output;
-    assert!(
-        json.contains("\"DIFFERENCE_STATE_FOUND\"") && json.contains("\"code\": \"VF_DIFFERS\"")
-    );
+    assert!(json.contains("\"FINDING_STATE_FOUND\"") && json.contains("\"code\": \"VF_DIFFERS\""));
 }

@@ -23,8 +23,8 @@ use offload_proto::{
         AttachmentKey, AttachmentState, AttachmentTraffic, AuditEntry, ChangeSubnetsRequest,
         ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse, Condition,
         ConditionStatus, ConditionType, DebugInfo, DeleteNetworkRequest, DeleteNetworkResponse,
-        DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, Dpu, DurationBucket,
-        Event, EventCursor, EventSeverity, ExamineRequest, ExaminedVf, GetAttachmentRequest,
+        DiagnosedHost, DiagnosedVf, Diagnosis, Dpu, DurationBucket, Event, EventCursor,
+        EventSeverity, ExamineRequest, ExaminedVf, Finding, FindingState, GetAttachmentRequest,
         GetDebugInfoRequest, GetDpuRequest, HostStatus, ListAttachmentsRequest,
         ListAttachmentsResponse, ListAuditRequest, ListAuditResponse, ListEventsRequest,
         ListEventsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
@@ -283,19 +283,19 @@ fn idle() -> AttachmentTraffic {
     }
 }
 
-fn difference() -> Difference {
-    Difference {
+fn finding() -> Finding {
+    Finding {
         code: "VF_DIFFERS".into(),
         subject: "pf0vf3".into(),
         message: "its name is lost0 instead of p0v3".into(),
-        state: DifferenceState::Found.into(),
+        state: FindingState::Found.into(),
         advice: "run `dpuctl doctor --fix`".into(),
         host: "node-1".into(),
-        ..Difference::default()
+        ..Finding::default()
     }
 }
 
-fn diagnosis(differences: Vec<Difference>) -> Diagnosis {
+fn diagnosis(findings: Vec<Finding>) -> Diagnosis {
     let found = ExaminedVf {
         vf: Some(vf()),
         place: VfPlace::Host.into(),
@@ -311,7 +311,7 @@ fn diagnosis(differences: Vec<Difference>) -> Diagnosis {
     };
     let host = DiagnosedHost { name: "node-1".into(), connected: true, ..DiagnosedHost::default() };
     let (dpu, hosts, vfs) = ("dpu-1".into(), vec![host], vec![vf]);
-    Diagnosis { dpu, hosts, vfs, differences, ..Diagnosis::default() }
+    Diagnosis { dpu, hosts, vfs, findings, ..Diagnosis::default() }
 }
 
 #[tonic::async_trait]
@@ -321,12 +321,12 @@ impl Operator for Canned {
         request: Request<ExamineRequest>,
     ) -> Result<Response<Diagnosis>, Status> {
         self.note(&request);
-        Ok(Response::new(diagnosis(vec![difference()])))
+        Ok(Response::new(diagnosis(vec![finding()])))
     }
 
     async fn repair(&self, request: Request<RepairRequest>) -> Result<Response<Diagnosis>, Status> {
         self.note(&request);
-        let repaired = Difference { state: DifferenceState::Repaired.into(), ..difference() };
+        let repaired = Finding { state: FindingState::Repaired.into(), ..finding() };
         Ok(Response::new(diagnosis(vec![repaired])))
     }
 

@@ -33,7 +33,7 @@ use task::TaskCall;
 
 /// How long writing an answer may take. An answer that fits into the socket's buffer takes no time.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// The caller of one call.
+
 #[derive(Debug)]
 pub(super) struct Caller {
     call: CallKind,

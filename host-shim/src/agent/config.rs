@@ -14,7 +14,7 @@ use sriov::PciAddress;
 
 use super::{
     delegates::{self, DelegateSettings},
-    device_plugin::settings::{self as device_plugin, DevicePluginSettings},
+    device_plugin::settings::DevicePluginSettings,
     error::AgentError,
     host_port::{self, HostPort},
     metrics_settings::MetricsSettings,
@@ -33,11 +33,8 @@ const LONGEST_S: u64 = 3600;
 const LONGEST_ATTACH_S: u64 = 60;
 /// The upper bound of a Detach, Check or Collect call, in seconds.
 const LONGEST_DETACH_S: u64 = 15;
-/// The upper bound of the wait for a returning VF, in seconds.
 const LONGEST_VF_RETURN_S: u64 = 30;
-/// The upper bound of the wait for a session, in milliseconds.
 const LONGEST_RECONNECT_MS: u64 = 3000;
-/// The upper bound of the wait for a carrier, in milliseconds.
 const LONGEST_CARRIER_MS: u64 = 5000;
 
 /// The environment variable that configuration files may use: the node's name, by Kubernetes' Downward API.
@@ -376,7 +373,7 @@ impl Config {
         problems.extend(self.check_dpu());
         problems.extend(self.vf_source.check());
         problems.extend(host_port::problems(&self.host_port));
-        problems.extend(device_plugin::problems(self.device_plugin.as_ref()));
+        problems.extend(self.device_plugin.iter().flat_map(DevicePluginSettings::problems));
         problems.extend(delegates::problems(self.delegates.as_ref()));
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
@@ -394,23 +391,19 @@ impl Config {
             ("timeouts.reconcile_s", timeouts.reconcile_s, 1, LONGEST_S),
             ("limits.connections", self.limits.connections as u64, 1, 65_536),
         ];
-        let wrong = numbers
-            .into_iter()
-            .filter(|(_, value, lowest, highest)| !(*lowest..=*highest).contains(value));
-        wrong
-            .map(|(key, value, lowest, highest)| {
-                out_of_range(key, value, format_args!("{lowest} to {highest}"))
-            })
-            .collect()
+        let check = |(key, value, lowest, highest)| {
+            let is_wrong = !(lowest..=highest).contains(&value);
+            is_wrong.then(|| out_of_range(key, value, format_args!("{lowest} to {highest}")))
+        };
+        numbers.into_iter().filter_map(check).collect()
     }
 
     fn check_paths(&self) -> Vec<String> {
-        let sysfs = &self.vf_source.sysfs;
         let paths = [
             ("socket", &self.socket),
             ("state_dir", &self.state_dir),
             ("pod_locks", &self.pod_locks),
-            ("vf_source.sysfs", sysfs),
+            ("vf_source.sysfs", &self.vf_source.sysfs),
         ];
         let relative = paths.into_iter().filter(|(_, path)| !path.is_absolute());
         relative.map(|(key, path)| out_of_range(key, path.display(), "an absolute path")).collect()
@@ -421,9 +414,7 @@ impl Config {
         let refused = Connector::check(&self.tls.trust_domain, endpoint, name).err()?;
         Some(format!("`dpu`: {refused}"))
     }
-}
 
-impl Config {
     /// The settings of the PCI source.
     #[must_use]
     pub fn pci_settings(&self) -> PciSettings {
@@ -440,50 +431,34 @@ impl Config {
 }
 
 impl Timeouts {
-    /// The timeout of Attach with its retries.
-    #[must_use]
     pub const fn attach(&self) -> Duration {
         Duration::from_secs(self.attach_s)
     }
 
-    /// The timeout of Detach, Check or Collect.
-    #[must_use]
     pub const fn detach(&self) -> Duration {
         Duration::from_secs(self.detach_s)
     }
 
-    /// How long to wait for a returning VF.
-    #[must_use]
     pub const fn vf_return(&self) -> Duration {
         Duration::from_secs(self.vf_return_s)
     }
 
-    /// How long the DPU may be unreachable before STATUS fails.
-    #[must_use]
     pub const fn unreachable_grace(&self) -> Duration {
         Duration::from_secs(self.unreachable_grace_s)
     }
 
-    /// How long a call waits for a new session after one was lost.
-    #[must_use]
     pub const fn reconnect(&self) -> Duration {
         Duration::from_millis(self.reconnect_ms)
     }
 
-    /// How long to wait for a carrier.
-    #[must_use]
     pub const fn carrier(&self) -> Duration {
         Duration::from_millis(self.carrier_ms)
     }
 
-    /// The timeout of one connection attempt.
-    #[must_use]
     pub const fn connect(&self) -> Duration {
         Duration::from_secs(self.connect_s)
     }
 
-    /// The interval of comparisons of records with the kernel.
-    #[must_use]
     pub const fn reconcile(&self) -> Duration {
         Duration::from_secs(self.reconcile_s)
     }
@@ -494,7 +469,10 @@ mod tests {
     use bootstrap::load_config;
 
     use super::*;
-    use crate::cni::{environment::Verb, request::call_timeout};
+    use crate::{
+        agent::device_plugin::settings::LONGEST_ANSWER_MS,
+        cni::{environment::Verb, request::call_timeout},
+    };
 
     const LEAST: &str = "
         [dpu]
@@ -592,7 +570,7 @@ mod tests {
         let seconds = |verb| call_timeout(verb).as_secs();
         let waits = LONGEST_DETACH_S + LONGEST_RECONNECT_MS / 1000;
         let take_back = LONGEST_CARRIER_MS / 1000 + waits;
-        let before = device_plugin::LONGEST_ANSWER_MS / 1000 + LONGEST_RECONNECT_MS / 1000;
+        let before = LONGEST_ANSWER_MS / 1000 + LONGEST_RECONNECT_MS / 1000;
         assert!(before + LONGEST_ATTACH_S + take_back < seconds(Verb::Add));
         assert!(LONGEST_VF_RETURN_S + waits < seconds(Verb::Del));
         assert!(waits < seconds(Verb::Check));

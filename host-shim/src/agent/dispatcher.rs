@@ -47,7 +47,6 @@ impl Dispatcher {
         Self { tasks, turns, calls, failures, dpu }
     }
 
-    /// The last calls that were refused or failed.
     pub(super) fn failures(&self) -> &Failures {
         &self.failures
     }
@@ -73,13 +72,13 @@ impl Dispatcher {
             let _turn = turns.acquire().await;
             match asker.is_waiting() {
                 Ok(()) => match work.await {
-                    Some(answer) => tell(&named, &asker, answer).await,
+                    Some(answer) => answer_caller(&named, &asker, answer).await,
                     None => {
                         named.note_answered();
                         None
                     }
                 },
-                Err(failure) => tell(&named, &asker, refused(failure)).await,
+                Err(failure) => answer_caller(&named, &asker, refused(failure)).await,
             }
         });
         let refusal = tokio::select! {
@@ -88,12 +87,13 @@ impl Dispatcher {
             ended = &mut work => of_ended(&call, caller, ended).await,
             never = caller.send_heartbeats() => match never {},
             () = sleep_until(caller.deadline().into()) => {
-                let late = refused(late());
+                let why = "the agent still works on the call";
+                let late = refused(Failure::new(Reason::DeadlineExceeded, why));
                 let refusal = late.refusal();
                 // The work goes on; its task records the outcome.
                 match caller.give_up(late).await {
                     Ok(()) => refusal,
-                    // The work has just answered the caller, or the caller has exited.
+                    // The work has answered the caller already, or the caller has exited.
                     Err(_) => of_ended(&call, caller, work.await).await,
                 }
             }
@@ -128,22 +128,18 @@ async fn of_ended(
 ) -> Option<Reason> {
     match ended {
         Ok(refusal) => refusal,
-        Err(error) => tell(call, caller, refused(defect(&error))).await,
+        Err(error) => answer_caller(call, caller, refused(defect(&error))).await,
     }
 }
 
 /// Answers the caller if it still waits, and returns the reason of a refusal.
-async fn tell(call: &CallNotes, caller: &Caller, answer: Answer) -> Option<Reason> {
+async fn answer_caller(call: &CallNotes, caller: &Caller, answer: Answer) -> Option<Reason> {
     call.note(&answer);
     let refusal = answer.refusal();
     if let Err(failure) = caller.answer(answer).await {
         tracing::debug!(%failure, "the answer did not reach the caller");
     }
     refusal
-}
-
-fn late() -> Failure {
-    Failure::new(Reason::DeadlineExceeded, "the agent still works on the call")
 }
 
 /// Logs a failure and returns it as the answer.

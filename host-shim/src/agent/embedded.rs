@@ -25,6 +25,7 @@
 use std::{collections::HashSet, io, net::IpAddr, sync::Arc, thread};
 
 use ipnetwork::IpNetwork;
+use model::{InterfaceRequest, WantedAddress};
 use offload_proto::v1;
 use tokio::{runtime::Handle, sync::oneshot};
 use tokio_util::{
@@ -168,9 +169,7 @@ impl Agent {
         thread.map_err(cannot("start the agent's thread"))?;
         match beginning.await {
             Ok((workloads, executor)) => Ok(Self { workloads, executor, stopping, over, outcome }),
-            Err(_) => Err(outcome
-                .await
-                .map_or_else(|_| lost(), |outcome| outcome.err().unwrap_or_else(lost))),
+            Err(_) => Err(outcome.await.ok().and_then(Result::err).unwrap_or_else(lost)),
         }
     }
 
@@ -239,8 +238,8 @@ impl Agent {
         let workloads = self.workloads.clone();
         // The call runs on the agent's executor and is aborted when its caller stops waiting.
         let call = self.executor.spawn(async move { workloads.dispatch(verb, work).await });
-        let ended = |_| Failure::new(Reason::Internal, "the agent has ended: start another");
-        AbortOnDropHandle::new(call).await.unwrap_or_else(|error| Err(ended(error)))
+        let ended = Failure::new(Reason::Internal, "the agent has ended: start another");
+        AbortOnDropHandle::new(call).await.unwrap_or(Err(ended))
     }
 }
 
@@ -271,7 +270,6 @@ fn lost() -> AgentError {
     cannot("get the agent's outcome")(io::ErrorKind::BrokenPipe.into())
 }
 
-/// Converts a request to an ADD.
 fn add(asked: Attach) -> Result<AddRequest, Failure> {
     let Attach { workload, netns, labels, interface, further } = asked;
     let workload = workload_id(&workload)?.to_owned();
@@ -291,21 +289,18 @@ fn add(asked: Attach) -> Result<AddRequest, Failure> {
     let Labels { namespace, name, uid } = labels;
     Ok(AddRequest {
         pod: v1::Pod { namespace, name, uid },
-        mac: first.mac,
-        addresses: first.addresses,
+        interface: first.interface,
         further,
-        ..AddRequest::plain(key, netns, first.network)
+        ..AddRequest::plain(key, netns, String::new())
     })
 }
 
 fn further_interface(asked: Interface) -> FurtherInterface {
     let Interface { name, network, mac, addresses } = asked;
-    let addresses = addresses.iter().map(IpAddr::to_string).collect();
+    let addresses = addresses.into_iter().map(WantedAddress::from).collect();
     FurtherInterface {
         interface_name: name,
-        network,
-        mac,
-        addresses,
+        interface: InterfaceRequest { network, mac, addresses, ..InterfaceRequest::default() },
         ..FurtherInterface::default()
     }
 }
@@ -491,8 +486,8 @@ mod tests {
         let both = add.each();
         assert_eq!(both.len(), 2);
         for (one, network) in both.iter().zip(["blue", "storage"]) {
-            assert_eq!((one.network.as_str(), one.mac), (network, Some(mac)));
-            assert_eq!(one.addresses, ["10.2.0.9"]);
+            assert_eq!((one.interface.network.as_str(), one.interface.mac), (network, Some(mac)));
+            assert_eq!(one.interface.addresses, ["10.2.0.9".parse().unwrap()]);
         }
     }
 }

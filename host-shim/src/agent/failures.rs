@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 
 use crate::{cni::environment::Verb, protocol::CallFailure};
 
-/// The number of failures that are kept.
 const KEPT: usize = 16;
 /// The longest kept message and subject, in bytes.
 const LONGEST: usize = 1024;
@@ -79,7 +78,6 @@ impl Failures {
         }
     }
 
-    /// Records a successful ADD.
     pub(super) fn note_add(&self) {
         self.0.lock().served = Some(Timestamp::now());
     }

@@ -31,7 +31,6 @@ fn default_name() -> String {
 }
 
 impl HostPort {
-    /// The attachment's key.
     #[must_use]
     pub(super) fn key(&self) -> Key {
         Key::of_host_port(&self.name)

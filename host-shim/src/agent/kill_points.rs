@@ -59,17 +59,14 @@ saga::kill_points! {
 }
 
 impl KillPoint {
-    /// The names of all kill points.
     pub(super) fn kill_points() -> Vec<String> {
-        let speculative = saga::kill_points(SPECULATIVE_STEPS, &[Way::Run]).into_iter();
-        let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]);
-        let arrival = saga::kill_points(ARRIVAL_STEPS, &[Way::Run]);
-        let outward = saga::kill_points(OUTWARD_STEPS, &[Way::Run]);
-        speculative
-            .chain(inward)
-            .chain(arrival)
-            .chain(outward)
-            .chain(Self::ALL.iter().map(|name| (*name).to_owned()))
-            .collect()
+        [
+            saga::kill_points(SPECULATIVE_STEPS, &[Way::Run]),
+            saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]),
+            saga::kill_points(ARRIVAL_STEPS, &[Way::Run]),
+            saga::kill_points(OUTWARD_STEPS, &[Way::Run]),
+            Self::ALL.iter().map(|name| (*name).to_owned()).collect(),
+        ]
+        .concat()
     }
 }

@@ -9,7 +9,6 @@ use crate::protocol::Key;
 /// The number of calls in progress for each key.
 type Numbers = HashMap<Key, usize>;
 
-/// The keys of calls in progress.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Arc<Mutex<Numbers>>);
 
@@ -27,12 +26,10 @@ impl Pending {
         Entered { pending: Arc::clone(&self.0), key: key.clone() }
     }
 
-    /// The keys of all calls in progress.
     pub(super) fn keys(&self) -> Vec<Key> {
         self.0.lock().keys().cloned().collect()
     }
 
-    /// Whether a call of the key is in progress.
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.0.lock().contains_key(key)
     }

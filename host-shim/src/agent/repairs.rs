@@ -13,10 +13,8 @@ use tokio::sync::Notify;
 /// Why VFs could not be moved back or restored, by finding name.
 pub(super) type Obstacles = HashMap<String, String>;
 
-/// The number of repairs that are kept.
 const KEPT: usize = 64;
 
-/// The last repairs.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     latest: Mutex<VecDeque<Repair>>,

@@ -8,10 +8,10 @@ use std::{
 
 use jiff::Timestamp;
 use offload_proto::{
-    Failure, Finding,
-    v1::{Difference, PhysicalFunction, VfCondition, VirtualFunction},
+    Failure, FindingCode,
+    v1::{Finding, PhysicalFunction, VfCondition, VirtualFunction},
 };
-use vf_alloc::{Device, FunctionId, PfId};
+use vf_alloc::{Device, FunctionId};
 
 use super::{
     dpu::SessionState,
@@ -24,7 +24,6 @@ use crate::protocol::{CertificateReport, PodReport, Report, SessionReport, VfRep
 /// How long a failed ADD counts as a problem.
 const RECENT: Duration = Duration::from_secs(300);
 
-/// Collects the report.
 pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
     let mut found = doors.dpu.pod_findings().current(doors.vfs.records());
     found.extend(unrecorded(doors));
@@ -33,17 +32,16 @@ pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
         Ok(vfs) => (vfs, String::new()),
         Err(failure) => (Vec::new(), failure.message),
     };
-    let problems = [
-        session_problem(&session).into_iter().collect(),
-        dpu_problem(doors, &session).await.into_iter().collect(),
-        certificate_problem(doors).into_iter().collect(),
-        doors.dpu.pod_findings().configuration_problem().into_iter().collect(),
-        found.iter().map(|found| found.message.clone()).collect(),
-        add_problem(failures).into_iter().collect::<Vec<_>>(),
-    ];
+    let session_problem = session_problem(&session).into_iter();
+    let problems = session_problem
+        .chain(dpu_problem(doors, &session).await)
+        .chain(certificate_problem(doors))
+        .chain(doors.dpu.pod_findings().configuration_problem())
+        .chain(found.iter().map(|found| found.message.clone()))
+        .chain(add_problem(failures));
     Report {
         version: env!("CARGO_PKG_VERSION").into(),
-        problems: problems.concat(),
+        problems: problems.collect(),
         session,
         certificate,
         vfs,
@@ -57,22 +55,15 @@ pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
 fn session(doors: &Doors) -> SessionReport {
     let target = doors.dpu.target();
     let (dpu, endpoint) = (target.name.clone(), target.endpoint.clone());
+    let report = SessionReport { dpu, endpoint, ..SessionReport::default() };
     match doors.dpu.session().state() {
-        SessionState::Up(session) => SessionReport {
-            dpu,
-            endpoint,
-            connected: true,
-            since: time_of(session.since),
-            ..SessionReport::default()
-        },
-        SessionState::Down { since, failure, .. } => SessionReport {
-            dpu,
-            endpoint,
-            connected: false,
-            since: time_of(since),
-            code: failure.reason.to_string(),
-            message: failure.message,
-        },
+        SessionState::Up(session) => {
+            SessionReport { connected: true, since: time_of(session.since), ..report }
+        }
+        SessionState::Down { since, failure: Failure { reason, message }, .. } => {
+            let (since, code) = (time_of(since), reason.to_string());
+            SessionReport { since, code, message, ..report }
+        }
     }
 }
 
@@ -102,7 +93,7 @@ fn session_problem(session: &SessionReport) -> Option<String> {
 }
 
 /// Pods whose attachments the DPU has no record of.
-fn unrecorded(doors: &Doors) -> Vec<Difference> {
+fn unrecorded(doors: &Doors) -> Vec<Finding> {
     let SessionState::Up(session) = doors.dpu.session().state() else { return Vec::new() };
     let records = doors.vfs.records().all().into_iter();
     let unrecorded = records.filter(|it| it.phase == Phase::Live && session.is_unrecorded(it.id()));
@@ -111,7 +102,7 @@ fn unrecorded(doors: &Doors) -> Vec<Difference> {
             "the DPU has no record of the attachment of {}, and has closed its port: recreate the pod",
             record.key()
         );
-        Finding::AttachmentUnknownToDpu.of(record.id(), message)
+        FindingCode::AttachmentUnrecorded.of(record.id(), message)
     };
     unrecorded.map(found).collect()
 }
@@ -141,26 +132,21 @@ fn add_problem(failures: &Failures) -> Option<String> {
     ))
 }
 
-fn pods(doors: &Doors, found: &[Difference]) -> Vec<PodReport> {
+fn pods(doors: &Doors, found: &[Finding]) -> Vec<PodReport> {
     let problems: HashMap<_, _> = found.iter().map(|it| (&*it.subject, &*it.message)).collect();
     let problem = |record: &Record| problems.get(record.id()).copied().unwrap_or_default();
     let records = doors.vfs.records().all();
     let mut pods: Vec<_> = records.iter().map(|it| pod(it, problem(it))).collect();
-    pods.sort_by(|a, b| {
-        (&a.pod, &a.container, &a.interface).cmp(&(&b.pod, &b.container, &b.interface))
-    });
+    pods.sort_by_cached_key(|it| (it.pod.clone(), it.container.clone(), it.interface.clone()));
     pods
 }
 
 fn pod(record: &Record, problem: &str) -> PodReport {
     let (key, attachment) = (record.key(), &record.attachment);
     let pod = attachment.pod.clone().unwrap_or_default();
+    let is_unnamed = pod.name.is_empty();
     PodReport {
-        pod: if pod.name.is_empty() {
-            String::new()
-        } else {
-            format!("{}/{}", pod.namespace, pod.name)
-        },
+        pod: if is_unnamed { String::new() } else { format!("{}/{}", pod.namespace, pod.name) },
         container: key.container_id,
         interface: key.interface_name,
         network: attachment.network.clone(),
@@ -197,9 +183,8 @@ async fn vfs(doors: &Doors) -> Result<Vec<VfReport>, Failure> {
         SessionState::Down { .. } => Vec::new(),
     };
     let found = FoundVfs { doors, offered: offered.into_iter().collect() };
-    let vfs_of =
-        |pf: &PhysicalFunction| pf.vfs.iter().map(|vf| found.report(pf, vf)).collect::<Vec<_>>();
-    Ok(inventory.pfs.iter().flat_map(vfs_of).collect())
+    let vfs = inventory.pfs.iter().flat_map(|pf| pf.vfs.iter().map(move |vf| (pf, vf)));
+    Ok(vfs.map(|(pf, vf)| found.report(pf, vf)).collect())
 }
 
 /// What the states of VFs are derived from.
@@ -251,11 +236,8 @@ impl FoundVfs<'_> {
 
 /// The VF's name, such as `pf0vf3`, or the plain numbers if they are out of range.
 fn name(pf: &PhysicalFunction, vf: &VirtualFunction) -> String {
-    let id = || {
-        let pf = PfId { controller: pf.controller, pf: pf.pf.try_into().ok()? };
-        Some(FunctionId { pf, vf: vf.vf.try_into().ok()? })
-    };
-    id().map_or_else(|| format!("pf{}vf{}", pf.pf, vf.vf), |id| id.to_string())
+    let id = FunctionId::from_numbers(pf.controller, pf.pf, vf.vf);
+    id.map_or_else(|_| format!("pf{}vf{}", pf.pf, vf.vf), |id| id.to_string())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{fs, future::ready, path::Path, sync::Arc, time::Duration};
 
-use metrics::{Calls, Endpoint};
+use metrics::Endpoint;
 use netlink::{LinkMonitor, Netns};
 use offload_proto::log_event;
 use tokio::{
@@ -45,13 +45,11 @@ pub(super) fn runtime() -> Result<Runtime, AgentError> {
         .map_err(cannot("start the agent's threads"))
 }
 
-/// The agent's parts and configuration.
 pub(super) struct Agent {
     pub(super) config: Arc<Config>,
     pub(super) doors: Doors,
     pub(super) upkeep: Upkeep,
     pub(super) device_plugin: Arc<DevicePlugin>,
-    /// Answers the calls of all entrances.
     pub(super) dispatcher: Dispatcher,
 }
 
@@ -96,21 +94,16 @@ impl Agent {
         let device_plugin = Arc::new(DevicePlugin::new(settings, vfs));
         let plugin = Arc::clone(&device_plugin);
         let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, plugin);
-        let (calls, endpoint) = (scrape::calls(), Endpoint::listen(config.metrics.listen));
+        let calls = scrape::calls();
         let (limit, dpu) = (config.limits.connections, Arc::clone(&doors.dpu));
         let dispatcher = Dispatcher::new(doors.tasks.clone(), limit, Arc::clone(&calls), dpu);
         let agent = Self { config, doors, upkeep, device_plugin, dispatcher };
-        if let Some(endpoint) = endpoint {
-            agent.serve_metrics(endpoint, calls);
+        if let Some(endpoint) = Endpoint::listen(agent.config.metrics.listen) {
+            let (config, doors) = (Arc::clone(&agent.config), agent.doors.clone());
+            let page = move || ready(scrape::page(&config, &doors, &calls));
+            tokio::spawn(endpoint.serve(page));
         }
         Ok(agent)
-    }
-
-    /// Serves metrics at the endpoint, including counts of answered `calls`.
-    fn serve_metrics(&self, endpoint: Endpoint, calls: Arc<Calls>) {
-        let (config, doors) = (Arc::clone(&self.config), self.doors.clone());
-        let page = move || ready(scrape::page(&config, &doors, &calls));
-        tokio::spawn(endpoint.serve(page));
     }
 
     /// The entrance for callers without CNI.
@@ -170,7 +163,6 @@ fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
     })
 }
 
-/// The id of the host's current boot.
 pub(super) fn boot_id(path: &Path) -> Result<String, AgentError> {
     let text = fs::read_to_string(path)
         .map_err(cannot(format!("read the boot id from {}", path.display())))?;

@@ -20,13 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::Config,
-    dpu::credentials_and_connector,
     error::{AgentError, cannot},
     kill_points::KillPoint,
     rooms::{Agent, boot_id, runtime},
     server::{Server, serve},
     socket::listen,
-    standby::{open_records, records_when_free},
+    standby::{checked_credentials, open_records, records_when_free},
     workloads::Connections,
 };
 use crate::{
@@ -122,8 +121,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
 
 /// Checks the configuration file and its certificates without changing anything.
 fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
-    let refused = |source| AgentError::Dpu { path: path.display().to_string(), source };
-    let (credentials, _) = credentials_and_connector(config).map_err(refused)?;
+    let credentials = checked_credentials(config, path)?;
     let unseen = "The cards, the records, the socket and the way to the DPU";
     let valid = valid_configuration(path, unseen, &credentials.ends());
     print(&(valid + &metrics::address_line(config.metrics.listen)))
@@ -134,11 +132,11 @@ fn print(text: &str) -> Result<(), AgentError> {
 }
 
 fn step_names() -> String {
-    let ahead = SPECULATIVE_STEPS.iter().map(|step| step.name());
+    let speculative = SPECULATIVE_STEPS.iter().map(|step| step.name());
     let inward = INWARD_STEPS.iter().map(|step| step.name());
     let arrival = ARRIVAL_STEPS.iter().map(|step| step.name());
     let outward = OUTWARD_STEPS.iter().map(|step| step.name());
-    lines(ahead.chain(inward).chain(arrival).chain(outward))
+    lines(speculative.chain(inward).chain(arrival).chain(outward))
 }
 
 fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
@@ -166,7 +164,11 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     let mut keepers = pin!(run_periodic_work(&agent, path, monitor, hangups));
     let limit = agent.config.limits.connections;
     let stopping = CancellationToken::new();
-    let server = server(&agent, limit, &stopping);
+    // On each gRPC connection at most `limit` calls run at a time.
+    let workloads = Connections::serve(agent.workloads(), limit, stopping.clone());
+    let (doors, dispatcher) = (agent.doors.clone(), agent.dispatcher.clone());
+    let device_plugin = Arc::clone(&agent.device_plugin);
+    let server = Server { doors, device_plugin, dispatcher, workloads };
     tokio::select! {
         never = serve(server, limit, &socket) => match never {},
         () = shutdown.received() => {}
@@ -183,14 +185,6 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     }
 }
 
-/// The server for both protocols of the socket. On each gRPC connection at most `limit` calls run at a time.
-fn server(agent: &Agent, limit: usize, stopping: &CancellationToken) -> Server {
-    let (doors, dispatcher) = (agent.doors.clone(), agent.dispatcher.clone());
-    let workloads = Connections::serve(agent.workloads(), limit, stopping.clone());
-    Server { doors, device_plugin: Arc::clone(&agent.device_plugin), dispatcher, workloads }
-}
-
-/// Runs all periodic work forever.
 async fn run_periodic_work(
     agent: &Agent,
     path: &Path,

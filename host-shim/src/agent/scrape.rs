@@ -13,14 +13,12 @@ use super::{
 };
 use crate::{cni::environment::Verb, protocol::Request};
 
-/// The verbs that are counted.
 const VERBS: [Verb; 5] = [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
 
 pub(super) fn calls() -> Arc<Calls> {
     Arc::new(Calls::new("verb", VERBS.map(Verb::as_str)))
 }
 
-/// The verb of a request.
 pub(super) const fn verb(request: &Request) -> Verb {
     match request {
         Request::Add(_) => Verb::Add,
@@ -73,9 +71,9 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
     let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
     page.gauges("agent_records", "Records of attachments, by phase", series);
-    let spooled = releasing + dpu.calls().pending_detach_keys().len() as u64;
+    let pending = releasing + dpu.calls().pending_detach_keys().len() as u64;
     let help = "Detaches that the DPU has not confirmed yet";
-    page.gauge("agent_pending_detaches", help, spooled);
+    page.gauge("agent_pending_detaches", help, pending);
     let help = "Attachments whose pods have lost their VF";
     page.gauge("agent_broken_attachments", help, vfs.records().broken() as u64);
 }
@@ -103,9 +101,9 @@ fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
 const fn name(condition: VfCondition) -> &'static str {
     match condition {
         VfCondition::Unspecified => "unspecified",
-        VfCondition::Clean => "clean",
+        VfCondition::Clean => "free",
         VfCondition::InUse | VfCondition::Held => "in_use",
-        VfCondition::Missing => "missing",
+        VfCondition::Missing => "absent",
     }
 }
 
@@ -123,6 +121,6 @@ mod tests {
         doors.dpu.reports().know(vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }]);
         doors.dpu.reports().inventory_wanted();
         let page = page(&config(), &doors, &calls()).text().unwrap();
-        assert!(page.contains(r#"agent_vfs{state="clean"} 1"#), "{page}");
+        assert!(page.contains(r#"agent_vfs{state="free"} 1"#), "{page}");
     }
 }

@@ -39,10 +39,7 @@ use super::{
 };
 use crate::{
     cni::{environment::Verb, error::code},
-    protocol::{
-        AddRequest, Call, CheckRequest, DOCUMENT_LIMIT, DelRequest, END_OF_ANSWER, Question,
-        Request, decode,
-    },
+    protocol::{AddRequest, Asked, Call, DOCUMENT_LIMIT, END_OF_ANSWER, Key, Request, decode},
 };
 
 /// How long a caller may take to send its request.
@@ -50,7 +47,7 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 /// The first byte of an HTTP/2 connection; no plugin document begins with it.
 const BEGINNING_OF_HTTP: u8 = b'P';
 /// The delay after a failed accept, for example without free file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 /// How long before its caller's deadline a call is answered without a result, so that the answer still arrives.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -62,11 +59,8 @@ const OPEN_FOR_EACH: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub doors: Doors,
-    /// Finds VFs that the kubelet handed out.
     pub device_plugin: Arc<DevicePlugin>,
-    /// Has calls answered.
     pub dispatcher: Dispatcher,
-    /// Serves gRPC connections.
     pub workloads: Connections,
 }
 
@@ -81,7 +75,7 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
             Err(error) => {
                 tracing::warn!(%error, "cannot accept calls");
                 // An immediate retry would spin while file descriptors are exhausted.
-                sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_DELAY).await;
                 continue;
             }
         };
@@ -110,28 +104,30 @@ async fn converse(
     if timeout(READ_LIMIT, first_byte(&stream)).await?? == Some(BEGINNING_OF_HTTP) {
         return server.workloads.take(stream, permit).await;
     }
-    let document = timeout(READ_LIMIT, read(&mut stream)).await??;
-    let call: Call<Question> = match decode(&document) {
+    let mut document = Vec::new();
+    let mut request = (&mut stream).take(DOCUMENT_LIMIT);
+    timeout(READ_LIMIT, request.read_to_end(&mut document)).await??;
+    let call: Call<Asked> = match decode(&document) {
         Ok(call) => call,
-        Err(error) => return tell_undecodable(&mut stream, &document, error).await,
+        Err(error) => return answer_undecodable(&mut stream, &document, error).await,
     };
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
     let parent = call.traceparent;
-    let asked = match call.request {
-        Question::Call(asked) => asked,
-        Question::Report => {
-            return tell(&mut stream, &report(&server.doors, server.dispatcher.failures()).await)
-                .await;
+    let (request, form) = match call.request {
+        Asked::Report => {
+            let report = report(&server.doors, server.dispatcher.failures()).await;
+            return write_answer(&mut stream, &report).await;
         }
-    };
-    let (request, form) = match Form::of(asked) {
-        Ok(asked) => asked,
-        Err(reply) => return tell(&mut stream, &reply).await,
+        Asked::Plain(request) => (request, Form::Plain),
+        Asked::Cni(call) => match Form::of(*call) {
+            Ok(asked) => asked,
+            Err(reply) => return write_answer(&mut stream, &reply).await,
+        },
     };
     let caller = Arc::new(Caller::plugin(stream, form, deadline)?);
-    let (dispatcher, verb, asker) =
-        (server.dispatcher.clone(), scrape::verb(&request), Arc::clone(&caller));
-    let span = entry(verb, &request, parent.is_some());
+    let (verb, asker) = (scrape::verb(&request), Arc::clone(&caller));
+    let dispatcher = server.dispatcher.clone();
+    let span = entry(verb, request.key(), parent.is_some());
     let subject = subject_of(&request);
     let work = async move {
         // Held until the work ends, even if the caller exits before.
@@ -148,25 +144,16 @@ fn subject_of(request: &Request) -> String {
         Request::Add(add) if !add.pod.name.is_empty() => {
             format!("{}/{} {}", add.pod.namespace, add.pod.name, add.key.interface_name)
         }
-        Request::Add(add) => add.key.to_string(),
-        Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => {
-            key.to_string()
-        }
         Request::Gc(gc) => gc.configuration.clone(),
-        Request::Status(_) => String::new(),
+        other => other.key().map(Key::to_string).unwrap_or_default(),
     }
 }
 
 /// The span of a call. STATUS, which runtimes call every few seconds, starts no trace.
-fn entry(verb: Verb, request: &Request, is_traced: bool) -> Span {
-    let key = match request {
-        Request::Add(add) => Some(&add.key),
-        Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => {
-            Some(key)
-        }
-        Request::Status(_) if !is_traced => return Span::none(),
-        Request::Gc(_) | Request::Status(_) => None,
-    };
+fn entry(verb: Verb, key: Option<&Key>, is_traced: bool) -> Span {
+    if verb == Verb::Status && !is_traced {
+        return Span::none();
+    }
     let span = traces::entry(verb.as_str());
     if let Some(key) = key {
         span.record("attachment", display(key));
@@ -188,27 +175,21 @@ async fn first_byte(stream: &UnixStream) -> io::Result<Option<u8>> {
     Ok((count > 0).then_some(byte[0]))
 }
 
-async fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let mut document = Vec::new();
-    stream.take(DOCUMENT_LIMIT).read_to_end(&mut document).await?;
-    Ok(document)
-}
-
 /// Answers an undecodable call in a runtime's form. Without an answer the caller would take the agent for one that
 /// restarts, and retry.
-async fn tell_undecodable(
+async fn answer_undecodable(
     stream: &mut UnixStream,
     document: &[u8],
     error: io::Error,
 ) -> io::Result<()> {
     match Form::undecodable(document, &error) {
-        Some(reply) => tell(stream, &reply).await,
+        Some(reply) => write_answer(stream, &reply).await,
         None => Err(error),
     }
 }
 
 /// Writes an answer that needs no work and is not counted as a call.
-async fn tell(stream: &mut UnixStream, reply: &impl Serialize) -> io::Result<()> {
+async fn write_answer(stream: &mut UnixStream, reply: &impl Serialize) -> io::Result<()> {
     let mut document = serde_json::to_vec(reply)?;
     document.push(END_OF_ANSWER);
     timeout(READ_LIMIT, stream.write_all(&document)).await?
@@ -217,10 +198,9 @@ async fn tell(stream: &mut UnixStream, reply: &impl Serialize) -> io::Result<()>
 /// Does the work of a request. `None`: the caller was answered already.
 async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Option<Answer> {
     let doors = &server.doors;
-    if let Err(failure) = refuse_host_port(&request) {
+    if let Some(Err(failure)) = request.key().map(|key| host_port::refuse(&key.container_id)) {
         return Some(refused(failure));
     }
-    let done = |result: Result<(), Failure>| result.map_or_else(refused, |()| Answer::Done);
     Some(match request {
         Request::Add(request) => refused(attach(server, *request, caller).await.err()?),
         Request::Del(request) => {
@@ -231,7 +211,9 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
             Ok(warning) => warning.map_or(Answer::Done, Answer::Warned),
             Err(failure) => refused(failure),
         },
-        Request::Gc(request) => done(verbs::gc(doors, request).await),
+        Request::Gc(request) => {
+            verbs::gc(doors, request).await.map_or_else(refused, |()| Answer::Done)
+        }
         Request::Status(request) => match verbs::status(doors, &request, caller).await {
             Ok(()) => Answer::Done,
             Err(failure) => not_available(doors, failure),
@@ -241,7 +223,11 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
 
 /// Attaches a VF. If the network's pool has only VFs for the kubelet to hand out, repeats the call with the VF that the
 /// kubelet chose. Only that refusal shows which of a pod's interfaces needs the kubelet's VF.
-async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
+async fn attach(
+    server: &Server,
+    mut request: AddRequest,
+    caller: &Arc<Caller>,
+) -> Result<(), Failure> {
     let attach =
         async |request| verbs::attach(&server.doors, request, &Destination::Pod, caller).await;
     match attach(request.clone()).await {
@@ -250,19 +236,11 @@ async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> R
             let Some(device) = kubelet.chosen(&refusal, &request, deadline).await? else {
                 return Err(kubelet.with_unreported_container(refusal, &request, deadline).await);
             };
-            attach(AddRequest { device: Some(device), ..request }).await
+            request.interface.device = Some(device);
+            attach(request).await
         }
         attached => attached,
     }
-}
-
-fn refuse_host_port(request: &Request) -> Result<(), Failure> {
-    let key = match request {
-        Request::Add(add) => &add.key,
-        Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => key,
-        Request::Gc(_) | Request::Status(_) => return Ok(()),
-    };
-    host_port::refuse(&key.container_id)
 }
 
 /// The answer to STATUS. If a pod has lost its VF, the code also says that running pods are limited.

@@ -3,8 +3,7 @@
 
 use tokio::sync::{Notify, watch};
 
-/// The agent's signals.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Signals {
     /// Counts events of VFs in the host's namespace; receivers wait for a change.
     vf_events: watch::Sender<u64>,
@@ -12,18 +11,6 @@ pub(super) struct Signals {
     free_vf: Notify,
     inventory: Notify,
     host_ports: Notify,
-}
-
-impl Default for Signals {
-    fn default() -> Self {
-        Self {
-            vf_events: watch::Sender::new(0),
-            pass: Notify::new(),
-            free_vf: Notify::new(),
-            inventory: Notify::new(),
-            host_ports: Notify::new(),
-        }
-    }
 }
 
 impl Signals {

@@ -43,7 +43,6 @@ pub enum ListenError {
     },
 }
 
-/// A listening socket.
 pub(super) struct Socket {
     listener: UnixListener,
     /// The path of a socket that ends with the agent. `None`: systemd holds the socket, and callers wait in it for the
@@ -67,7 +66,6 @@ impl Socket {
         self.own.is_none().then_some(self)
     }
 
-    /// Accepts the next caller.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         let (stream, _) = self.listener.accept().await?;
         Ok(stream)

@@ -6,6 +6,7 @@
 use std::{path::Path, time::Duration};
 
 use bootstrap::{ShutdownSignals, private_folder};
+use mtls::LiveCredentials;
 use tokio::time::sleep;
 
 use super::{
@@ -31,7 +32,7 @@ pub(super) async fn records_when_free(
     if let Some(records) = free_records(config, boot_id)? {
         return Ok(Some(records));
     }
-    check_certificates(config, path)?;
+    checked_credentials(config, path)?;
     tracing::info!(socket = %config.socket.display(), "the agent is standing by until the active one ends");
     tokio::select! {
         records = wait_for_records(config, boot_id) => records.map(Some),
@@ -55,14 +56,17 @@ fn free_records(config: &Config, boot_id: &str) -> Result<Option<Records>, Agent
     }
 }
 
-/// Opens the records.
 pub(super) fn open_records(config: &Config, boot_id: &str) -> Result<Records, AgentError> {
     private_folder(&config.state_dir)?;
     Ok(Records::open(&config.state_dir, boot_id)?)
 }
 
-fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
+/// Checks the configuration's certificates and the DPU's address and name.
+pub(super) fn checked_credentials(
+    config: &Config,
+    path: &Path,
+) -> Result<LiveCredentials, AgentError> {
     let path = path.display().to_string();
-    credentials_and_connector(config).map_err(|source| AgentError::Dpu { path, source })?;
-    Ok(())
+    let checked = credentials_and_connector(config);
+    checked.map(|(credentials, _)| credentials).map_err(|source| AgentError::Dpu { path, source })
 }

@@ -6,29 +6,23 @@ use serde_json::Value;
 
 use super::{
     environment::{quoted, shown},
-    error::{CniError, code},
+    error::{CniError, invalid},
     foreign::unsupported,
 };
 
 /// The capability that passes annotations.
 pub(super) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
-/// The prefix of our annotations.
 const PREFIX: &str = "dpu-offload.io/";
 
 /// The names of our annotations, without the prefix.
 const NAMES: [&str; 7] =
     ["network", "networks", "mac", "ips", "ip-families", "allowed-sources", "bandwidth"];
 
-/// The annotation for further interfaces.
-const NETWORKS: &str = "networks";
-
-/// One annotation.
 #[derive(Debug, PartialEq)]
 pub(super) struct Annotation {
     /// The annotation's name in messages.
     pub(super) title: String,
-    /// What the annotation asks for.
     pub(super) requested: Requested,
 }
 
@@ -48,15 +42,15 @@ pub(super) enum Requested {
 /// Reads our annotations from the capability's value.
 ///
 /// # Errors
-/// [`code::UNSUPPORTED_FIELD`] for an unknown annotation, [`code::INVALID_CONFIGURATION`] for a malformed one.
+/// An annotation is unknown or malformed.
 pub(super) fn read(value: &Value) -> Result<Vec<Annotation>, CniError> {
     let Value::Object(annotations) = value else {
         let message = format!("runtimeConfig.{CAPABILITY} {} is no object", shown(value));
-        return Err(CniError::new(code::INVALID_CONFIGURATION, message));
+        return Err(invalid(message));
     };
     let ours =
         annotations.iter().filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value)));
-    let of_this_interface = ours.filter(|(name, _)| *name != NETWORKS);
+    let of_this_interface = ours.filter(|(name, _)| *name != "networks");
     of_this_interface.map(|(name, value)| read_one(name, value)).collect()
 }
 
@@ -79,7 +73,12 @@ fn read_one(name: &str, value: &Value) -> Result<Annotation, CniError> {
         "ip-families" if text == "none" => Requested::IpFamilies(Vec::new()),
         "ip-families" => Requested::IpFamilies(listed(text).map(str::to_owned).collect()),
         "allowed-sources" => Requested::AllowedSources(listed(text).map(str::to_owned).collect()),
-        _ => Requested::Capability("bandwidth", limits(&title, text)?),
+        _ => {
+            let limits = serde_json::from_str(text).ok().filter(Value::is_object);
+            let way_out = "write a JSON object such as {\"ingressRate\": 10000000}";
+            let limits = limits.ok_or_else(|| malformed(&title, value, way_out))?;
+            Requested::Capability("bandwidth", limits)
+        }
     };
     Ok(Annotation { title, requested })
 }
@@ -88,17 +87,9 @@ fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim)
 }
 
-fn limits(title: &str, text: &str) -> Result<Value, CniError> {
-    let limits = serde_json::from_str(text).ok().filter(Value::is_object);
-    limits.ok_or_else(|| {
-        let way_out = "write a JSON object such as {\"ingressRate\": 10000000}";
-        malformed(title, &Value::from(text), way_out)
-    })
-}
-
 fn malformed(title: &str, value: &Value, why: &str) -> CniError {
     let message = format!("{title} {} is malformed: {why}", shown(value));
-    CniError::new(code::INVALID_CONFIGURATION, message)
+    invalid(message)
 }
 
 /// The error for an annotation that contradicts the runtime's request: the plugin cannot choose.
@@ -107,7 +98,7 @@ pub(super) fn contradiction(title: &str, capability: &str, by_runtime: &Value) -
         "{title} contradicts runtimeConfig.{capability} {}: ask for it in one of the two",
         shown(by_runtime)
     );
-    CniError::new(code::INVALID_CONFIGURATION, message)
+    invalid(message)
 }
 
 /// Checks the form of a network's name. Only the DPU knows which networks exist.
@@ -118,7 +109,7 @@ pub(super) fn check_network(title: &str, name: &str) -> Result<(), CniError> {
     }
     let message =
         format!("{title} {} can't name a network: write 1 to 63 of a-z, 0-9 and -", quoted(name));
-    Err(CniError::new(code::INVALID_CONFIGURATION, message))
+    Err(invalid(message))
 }
 
 #[cfg(test)]
@@ -126,6 +117,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cni::error::code;
 
     fn refusal(annotations: &Value) -> CniError {
         read(annotations).unwrap_err()

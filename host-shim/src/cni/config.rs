@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     environment::quoted,
-    error::{CniError, code},
+    error::{CniError, code, invalid},
     foreign::ForeignKey,
     go_json,
     version::Version,
@@ -127,7 +127,12 @@ impl Configuration {
             serde_json::from_slice(&text).map_err(|error| undecodable(&error))?;
         // Only noted here: an ADD refuses it, but a DEL must succeed.
         let foreign_key = ForeignKey::first_of(&document);
-        show_empty_lists(&mut document);
+        // Go prints an empty list as null, which would count as absent.
+        for key in VALID_LISTS {
+            if let Some(list @ Value::Null) = document.get_mut(key) {
+                *list = Value::Array(Vec::new());
+            }
+        }
         let read: Self =
             go_json::read(Value::Object(document)).map_err(|error| undecodable(&error))?;
         let configuration = Self { foreign_key, ..read };
@@ -146,12 +151,12 @@ impl Configuration {
         } else {
             "missing `type`: the configuration does not say which plugin it is for"
         };
-        Err(CniError::new(code::INVALID_CONFIGURATION, message))
+        Err(invalid(message))
     }
 
     fn check_name(&self) -> Result<(), CniError> {
         if self.name.is_empty() {
-            return Err(CniError::new(code::INVALID_CONFIGURATION, "missing network name"));
+            return Err(invalid("missing network name"));
         }
         let is_first = |c: char| c.is_ascii_alphanumeric();
         let is_later = |c: char| is_first(c) || matches!(c, '_' | '.' | '-');
@@ -159,7 +164,7 @@ impl Configuration {
             return Ok(());
         }
         let message = format!("invalid characters found in network name {}", quoted(&self.name));
-        Err(CniError::new(code::INVALID_CONFIGURATION, message))
+        Err(invalid(message))
     }
 
     /// The version that the configuration and the result follow.
@@ -180,15 +185,6 @@ impl Configuration {
     #[must_use]
     pub fn network(&self) -> String {
         self.network.clone().unwrap_or_else(|| self.name.clone())
-    }
-}
-
-/// Go prints an empty list as null, which would count as absent.
-fn show_empty_lists(document: &mut Map<String, Value>) {
-    for key in VALID_LISTS {
-        if let Some(list @ Value::Null) = document.get_mut(key) {
-            *list = Value::Array(Vec::new());
-        }
     }
 }
 

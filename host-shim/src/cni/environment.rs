@@ -5,7 +5,6 @@ use std::{env, path::Path};
 use offload_proto::form::{
     CONTAINER_ID_LIMIT, INTERFACE_NAMES, is_container_id, is_interface_name,
 };
-
 use serde_json::Value;
 
 use super::error::{CniError, code};
@@ -32,15 +31,6 @@ impl Verb {
     const ALL: [Self; 6] =
         [Self::Add, Self::Del, Self::Check, Self::Gc, Self::Status, Self::Version];
 
-    fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|verb| verb.as_str() == text)
-    }
-
-    /// All verbs, for messages.
-    fn list() -> String {
-        Self::ALL.map(Self::as_str).join(", ")
-    }
-
     /// The verb's name in `CNI_COMMAND`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -56,10 +46,6 @@ impl Verb {
 
     const fn names_an_attachment(self) -> bool {
         matches!(self, Self::Add | Self::Del | Self::Check)
-    }
-
-    const fn needs_netns(self) -> bool {
-        matches!(self, Self::Add | Self::Check)
     }
 }
 
@@ -121,15 +107,14 @@ impl Environment {
     /// # Errors
     /// [`code::INVALID_ENVIRONMENT`]: names the missing variables or the invalid one.
     pub fn verb(&self) -> Result<Verb, CniError> {
-        let verb = Verb::parse(&self.command);
-        if let Some(verb) = verb {
-            self.check_values(verb)?;
-            self.check_presence(verb)?;
-        }
-        verb.ok_or_else(|| {
-            let command = quoted(&self.command);
-            invalid(format!("CNI_COMMAND {command} is unknown: it is one of {}", Verb::list()))
-        })
+        let verb = Verb::ALL.into_iter().find(|verb| verb.as_str() == self.command);
+        let verb = verb.ok_or_else(|| {
+            let (command, known) = (quoted(&self.command), Verb::ALL.map(Verb::as_str).join(", "));
+            invalid(format!("CNI_COMMAND {command} is unknown: it is one of {known}"))
+        })?;
+        self.check_values(verb)?;
+        self.check_presence(verb)?;
+        Ok(verb)
     }
 
     fn check_values(&self, verb: Verb) -> Result<(), CniError> {
@@ -154,7 +139,7 @@ impl Environment {
     fn check_presence(&self, verb: Verb) -> Result<(), CniError> {
         let required = [
             ("CNI_CONTAINERID", &self.container_id, verb.names_an_attachment()),
-            ("CNI_NETNS", &self.netns, verb.needs_netns()),
+            ("CNI_NETNS", &self.netns, matches!(verb, Verb::Add | Verb::Check)),
             ("CNI_IFNAME", &self.interface_name, verb.names_an_attachment()),
         ];
         let missing: Vec<_> = required
@@ -182,7 +167,7 @@ impl Environment {
     /// Whether the plugin's own namespace is allowed as the container's.
     #[must_use]
     pub fn allows_own_netns(&self) -> bool {
-        self.netns_override == "1" || self.netns_override.eq_ignore_ascii_case("true")
+        is_true(&self.netns_override)
     }
 
     /// The value of a key of `CNI_ARGS`; the last one wins. Empty values count as missing.
@@ -206,19 +191,20 @@ impl Environment {
         }
         let is_unknown = |(key, value): &(&str, &str)| !value.is_empty() && !ARGS.contains(key);
         match pairs.find_map(|pair| pair.split_once('=').filter(is_unknown)) {
-            Some((key, _)) if !self.ignores_unknown_args() => Err(invalid(format!(
-                "CNI_ARGS holds the unknown key {}: known are {}; set IgnoreUnknown=1 to ignore others",
-                quoted(key),
-                ARGS.join(", ")
-            ))),
+            Some((key, _)) if !self.arg("IgnoreUnknown").is_some_and(is_true) => {
+                Err(invalid(format!(
+                    "CNI_ARGS holds the unknown key {}: known are {}; set IgnoreUnknown=1 to ignore others",
+                    quoted(key),
+                    ARGS.join(", ")
+                )))
+            }
             _ => Ok(()),
         }
     }
+}
 
-    fn ignores_unknown_args(&self) -> bool {
-        let is_true = |value: &str| value == "1" || value.eq_ignore_ascii_case("true");
-        self.arg("IgnoreUnknown").is_some_and(is_true)
-    }
+fn is_true(value: &str) -> bool {
+    value == "1" || value.eq_ignore_ascii_case("true")
 }
 
 fn invalid(message: String) -> CniError {

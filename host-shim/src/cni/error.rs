@@ -1,11 +1,11 @@
 //! The CNI error object.
 
-use offload_proto::{Failure, Reason};
+use offload_proto::Failure;
 use serde_json::{Value, json};
 
 use super::version::Version;
 
-/// Error codes of the CNI specification that the plugin raises. [`Reason`] has the others.
+/// Error codes of the CNI specification that the plugin raises. [`offload_proto::Reason`] has the others.
 pub mod code {
     /// The configuration's `cniVersion` is not supported, or does not allow the verb.
     pub const INCOMPATIBLE_VERSION: u32 = 1;
@@ -45,7 +45,9 @@ pub struct CniError {
 impl CniError {
     /// Creates an error; the message is put into one line and cut.
     pub fn new(code: u32, message: impl Into<String>) -> Self {
-        let message = bootstrap::cut(in_a_line(message.into()), LONGEST_MESSAGE);
+        // Events are read line by line.
+        let in_a_line = message.into().replace(char::is_control, " ");
+        let message = bootstrap::cut(in_a_line, LONGEST_MESSAGE);
         Self { code, message, details: String::new() }
     }
 
@@ -70,28 +72,15 @@ impl CniError {
     }
 }
 
-/// Replaces control characters: events are read line by line.
-fn in_a_line(message: String) -> String {
-    match message.contains(char::is_control) {
-        true => message.replace(char::is_control, " "),
-        false => message,
-    }
-}
-
 /// The error for malformed input.
-pub(super) fn invalid(message: String) -> CniError {
+pub(super) fn invalid(message: impl Into<String>) -> CniError {
     CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
-/// The text of `details` for a reason.
-#[must_use]
-pub fn details(reason: Reason) -> String {
-    format!("{reason}: {}", reason.advice())
-}
-
 impl From<Failure> for CniError {
-    fn from(failure: Failure) -> Self {
-        Self::new(failure.reason.cni_code(), failure.message).with_details(details(failure.reason))
+    fn from(Failure { reason, message, .. }: Failure) -> Self {
+        let details = format!("{reason}: {}", reason.advice());
+        Self::new(reason.cni_code(), message).with_details(details)
     }
 }
 
@@ -112,6 +101,8 @@ impl From<CniError> for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use offload_proto::Reason;
+
     use super::*;
 
     #[test]

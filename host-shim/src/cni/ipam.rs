@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     environment::Verb,
-    error::{CniError, Refusal, code},
+    error::{CniError, Refusal, invalid},
     go_json,
     result::CniResult,
     version::Version,
@@ -66,7 +66,7 @@ impl Borrowed {
         let result = self.ipam.result.as_ref().ok_or_else(|| {
             let message = "`ipam` names host-shim, and holds no addresses: they are leased where the agent calls the \
                            plugin and `ipam` is {\"type\": \"dpu-offload\", \"network\": \"NAME\"}";
-            CniError::new(code::INVALID_CONFIGURATION, message)
+            invalid(message)
         })?;
         CniResult::read(result)
     }
@@ -76,12 +76,11 @@ impl Borrowed {
         let previous = self.previous.as_ref().map(CniResult::read).transpose()?.unwrap_or_default();
         let is_reported =
             |address: &str| previous.ips.iter().any(|reported| reported.address == address);
-        match self.leased()?.ips.iter().find(|leased| !is_reported(&leased.address)) {
+        let leased = self.leased()?.ips;
+        match leased.iter().map(|leased| &leased.address).find(|leased| !is_reported(leased)) {
             None => Ok(()),
             Some(lost) => {
-                let message =
-                    format!("prevResult does not have the leased address {}", lost.address);
-                Err(CniError::new(code::INVALID_CONFIGURATION, message))
+                Err(invalid(format!("prevResult does not have the leased address {lost}")))
             }
         }
     }

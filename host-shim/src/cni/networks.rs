@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use ipnetwork::IpNetwork;
+use model::InterfaceRequest;
 use offload_proto::form::{
     INTERFACE_NAMES, MOST_INTERFACES, is_interface_name, is_interface_name_prefix,
 };
@@ -144,10 +144,8 @@ fn short(title: &str, text: &str) -> Result<Selection, CniError> {
     let text = text.trim();
     let (path, interface) = match text.split_once('@') {
         Some((_, "")) => {
-            return Err(invalid(format!(
-                "{title} {} names no interface after the @",
-                quoted(text)
-            )));
+            let text = quoted(text);
+            return Err(invalid(format!("{title} {text} names no interface after the @")));
         }
         Some((path, interface)) => (path, interface),
         None => (text, ""),
@@ -194,30 +192,19 @@ impl Selection {
             )));
         }
         let mut pod_request = PodRequest::default();
-        pod_request.take_mac(&format!("{title}: mac"), Some(&self.mac))?;
-        pod_request.take_addresses(&format!("{title}: ips"), Some(&self.ips))?;
-        pod_request
-            .take_sources(&format!("{title}: allowedSources"), &self.cni_args.allowed_sources)?;
-        let families = self.cni_args.ip_families.as_deref();
-        pod_request.take_families(&format!("{title}: ipFamilies"), families)?;
-        pod_request.take_capability(
-            &format!("{title}: bandwidth"),
-            "bandwidth",
-            &self.bandwidth,
-        )?;
-        let ports = format!("{title}: portMappings");
-        pod_request.take_capability(&ports, "portMappings", &self.port_mappings)?;
+        let key = |name: &str| format!("{title}: {name}");
+        pod_request.take_mac(&key("mac"), Some(&self.mac))?;
+        pod_request.take_addresses(&key("ips"), Some(&self.ips))?;
+        pod_request.take_sources(&key("allowedSources"), &self.cni_args.allowed_sources)?;
+        pod_request.take_families(&key("ipFamilies"), self.cni_args.ip_families.as_deref())?;
+        let capabilities = [("bandwidth", &self.bandwidth), ("portMappings", &self.port_mappings)];
+        for (name, value) in capabilities {
+            pod_request.take_capability(&key(name), name, value)?;
+        }
         Ok(FurtherInterface {
             interface_name,
             place,
-            network: self.name,
-            device: None,
-            mac: pod_request.mac,
-            addresses: pod_request.addresses,
-            families: pod_request.families,
-            bandwidth: pod_request.bandwidth,
-            port_mappings: pod_request.port_mappings,
-            allowed_sources: pod_request.allowed_sources.into_iter().collect(),
+            interface: InterfaceRequest { network: self.name, ..pod_request.interface },
             default_gateways: gateways(title, &self.default_route)?,
         })
     }
@@ -242,15 +229,14 @@ fn check_distinct(
 ) -> Result<(), CniError> {
     let names = interfaces.iter().map(|one| one.interface_name.as_str());
     refuse_twice(title, "interface", [first].into_iter().chain(names))?;
-    let macs = interfaces.iter().filter_map(|one| one.mac).chain(pod_request.mac);
-    refuse_twice(title, "MAC address", macs)?;
-    let addresses = interfaces.iter().flat_map(|one| &one.addresses).chain(&pod_request.addresses);
-    let addresses = addresses.filter_map(|text| Some(text.parse::<IpNetwork>().ok()?.ip()));
-    refuse_twice(title, "address", addresses)?;
+    let further = interfaces.iter().map(|one| &one.interface);
+    let all = further.clone().chain([&pod_request.interface]);
+    refuse_twice(title, "MAC address", all.clone().filter_map(|one| one.mac))?;
+    refuse_twice(title, "address", all.flat_map(|one| &one.addresses).map(|one| one.ip))?;
     let gateways = interfaces.iter().flat_map(|one| &one.default_gateways);
     let families = gateways.map(|gateway| if gateway.is_ipv6() { "IPv6" } else { "IPv4" });
     refuse_twice(title, "default-route of", families)?;
-    refuse_twice(title, "network", interfaces.iter().map(|one| one.network.as_str()))
+    refuse_twice(title, "network", further.map(|one| one.network.as_str()))
 }
 
 fn refuse_twice<T: Ord + std::fmt::Display>(
@@ -269,10 +255,11 @@ fn refuse_twice<T: Ord + std::fmt::Display>(
 
 #[cfg(test)]
 mod tests {
+    use model::Bandwidth;
     use serde_json::json;
 
     use super::*;
-    use crate::{cni::error::code, protocol::Bandwidth};
+    use crate::cni::error::code;
 
     /// The further interfaces of a pod in namespace shop, for the fields of a configuration.
     fn of_fields(fields: &Value) -> Result<Vec<FurtherInterface>, CniError> {
@@ -293,7 +280,7 @@ mod tests {
     }
 
     fn named(interfaces: Vec<FurtherInterface>) -> Vec<(String, String)> {
-        interfaces.into_iter().map(|one| (one.interface_name, one.network)).collect()
+        interfaces.into_iter().map(|one| (one.interface_name, one.interface.network)).collect()
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -333,12 +320,13 @@ mod tests {
         }]);
         let [found] = <[_; 1]>::try_from(annotated(&text.to_string()).unwrap()).unwrap();
         let bandwidth = Bandwidth { ingress_rate: 8000, ..Bandwidth::default() };
-        assert_eq!((found.interface_name.as_str(), found.bandwidth), ("data", bandwidth));
-        assert_eq!(found.mac.unwrap().to_string(), "02:00:00:00:00:07");
-        assert_eq!(found.addresses, ["10.2.0.7/24", "fd02::7"]);
-        assert_eq!(found.port_mappings[0].host_port, 8080);
+        let requested = &found.interface;
+        assert_eq!((found.interface_name.as_str(), requested.bandwidth), ("data", bandwidth));
+        assert_eq!(requested.mac.unwrap().to_string(), "02:00:00:00:00:07");
+        assert_eq!(requested.addresses, ["10.2.0.7/24", "fd02::7"].map(|it| it.parse().unwrap()));
+        assert_eq!(requested.port_mappings[0].host_port, 8080);
         assert_eq!(found.default_gateways, ["10.2.0.1".parse::<IpAddr>().unwrap()]);
-        assert_eq!(found.allowed_sources, ["10.2.0.100/32"]);
+        assert_eq!(requested.allowed_sources, ["10.2.0.100".parse().unwrap()].into());
     }
 
     #[test]

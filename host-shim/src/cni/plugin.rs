@@ -38,7 +38,11 @@ const START_ITS_AGENT: &str = "start the agent whose configuration names this `s
 pub fn run() -> ExitCode {
     let environment = Environment::of_process();
     if environment.command.is_empty() {
-        tell_about();
+        print_notice(&format!(
+            " {}: CNI plugin of dpu-offload\nCNI protocol versions supported: {}",
+            env!("CARGO_PKG_VERSION"),
+            Version::list()
+        ));
         return ExitCode::SUCCESS;
     }
     let (document, code) = match answer(&environment, io::stdin().lock()) {
@@ -51,28 +55,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Reports on standard error that the call waits. Runtimes show that output of a plugin that they kill for being slow.
-fn tell_waiting(socket: &Path, error: &io::Error) {
-    let text = format!("host-shim: waiting for the agent on {}: {error}\n", socket.display());
+/// Prints the program's name and a text on standard error, which runtimes log: standard output is for results.
+fn print_notice(text: &str) {
     // A closed standard error leaves no place to report to.
-    let _ = io::stderr().write_all(text.as_bytes());
-}
-
-/// Prints the agent's warning on standard error, which runtimes write to their log.
-fn warn(warning: &str) {
-    // A closed standard error leaves no place to report to.
-    let _ = io::stderr().write_all(format!("host-shim: {warning}\n").as_bytes());
-}
-
-/// Prints what the program is on standard error: standard output is for results.
-fn tell_about() {
-    let about = format!(
-        "host-shim {}: CNI plugin of dpu-offload\nCNI protocol versions supported: {}\n",
-        env!("CARGO_PKG_VERSION"),
-        Version::list()
-    );
-    // A closed standard error leaves no place to report to.
-    let _ = io::stderr().write_all(about.as_bytes());
+    let _ = io::stderr().write_all(format!("host-shim{text}\n").as_bytes());
 }
 
 fn print(document: &Value) -> io::Result<()> {
@@ -111,17 +97,20 @@ fn answer_prepared(
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, timeout, agent_return, request, base } = prepared;
     let call = Call::new(timeout, request).within(TraceParent::of_process());
-    let tell = |error: &io::Error| tell_waiting(&socket, error);
-    let reply =
-        match protocol::call(&socket, call, agent_return.unwrap_or(AGENT_RETURN_TIMEOUT), tell) {
-            Ok(reply) => reply,
-            Err(error) if verb == Verb::Status && is_restarting(&socket, &error, agent_return) => {
-                Reply::Done { warning: None }
-            }
-            Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
-        };
+    // Runtimes show the output of a plugin that they kill for being slow.
+    let report_waiting = |error: &io::Error| {
+        print_notice(&format!(": waiting for the agent on {}: {error}", socket.display()));
+    };
+    let limit = agent_return.unwrap_or(AGENT_RETURN_TIMEOUT);
+    let reply = match protocol::call(&socket, call, limit, report_waiting) {
+        Ok(reply) => reply,
+        Err(error) if verb == Verb::Status && is_restarting(&socket, &error, agent_return) => {
+            Reply::Done { warning: None }
+        }
+        Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
+    };
     if let Reply::Done { warning: Some(warning) } = &reply {
-        warn(warning);
+        print_notice(&format!(": {warning}"));
     }
     base.answer(version, reply)
 }
@@ -171,8 +160,7 @@ fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
 
 /// The kind of file at the socket's path. `None`: a socket, or nothing readable.
 fn other_than_socket(path: &Path) -> Option<&'static str> {
-    let kind = fs::metadata(path).ok()?.file_type();
-    match kind {
+    match fs::metadata(path).ok()?.file_type() {
         kind if kind.is_socket() => None,
         kind if kind.is_dir() => Some("a folder"),
         _ => Some("a file"),
@@ -185,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    fn told_of(socket: &Path) -> CniError {
+    fn error_for(socket: &Path) -> CniError {
         let refused = UnixStream::connect(socket).unwrap_err();
         unreachable_agent(Verb::Add, socket, &refused)
     }
@@ -194,10 +182,10 @@ mod tests {
     fn missing_agent_error_advises_a_start() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("agent.sock");
-        let missing = told_of(&socket);
+        let missing = error_for(&socket);
         assert!(missing.message.ends_with("no such socket"), "{missing:?}");
         drop(UnixListener::bind(&socket).unwrap());
-        let deserted = told_of(&socket);
+        let deserted = error_for(&socket);
         assert!(deserted.message.ends_with("no process listens on the socket"), "{deserted:?}");
         for error in [missing, deserted] {
             assert!(error.details.starts_with("AGENT_UNREACHABLE: "), "{error:?}");
@@ -228,7 +216,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         for (path, found) in [(folder.path(), "a folder"), (&file, "a file")] {
-            let error = told_of(path);
+            let error = error_for(path);
             let ending = format!(" {found}, no socket");
             assert!(error.message.ends_with(&ending), "{error:?}");
             assert!(error.details.contains("`agentSocket`"), "{error:?}");

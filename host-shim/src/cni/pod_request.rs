@@ -1,14 +1,9 @@
 //! What a pod asks for. Sources in ascending priority: the configuration, `CNI_ARGS`, `args.cni`, the pod's
 //! annotations, `runtimeConfig`. An annotation that contradicts `runtimeConfig` is refused.
 
-use std::collections::BTreeSet;
-
-use ipnetwork::IpNetwork;
+use model::{Bandwidth, InterfaceRequest, IpFamilies};
 use netlink::MacAddress;
-use offload_proto::{
-    form,
-    v1::{Pod, PortMapping},
-};
+use offload_proto::{form, v1::Pod};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use vf_alloc::Device;
@@ -23,29 +18,14 @@ use super::{
     port_mappings::port_mappings,
     result::Dns,
 };
-use crate::protocol::{Bandwidth, IpFamilies};
 
 /// What a pod asks for. Only the form is checked; the DPU decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRequest {
     /// The pod.
     pub pod: Pod,
-    /// A network other than the configuration's.
-    pub network: Option<String>,
-    /// The VF that the caller chose.
-    pub device: Option<Device>,
-    /// The MAC address.
-    pub mac: Option<MacAddress>,
-    /// The addresses, each with or without prefix length.
-    pub addresses: Vec<String>,
-    /// The families of the addresses. `None`: all that the network has.
-    pub families: Option<IpFamilies>,
-    /// The rate limits.
-    pub bandwidth: Bandwidth,
-    /// The ports of the DPU that are mapped to the pod.
-    pub port_mappings: Vec<PortMapping>,
-    /// Further sources to send from: MAC addresses, addresses and prefixes in canonical form.
-    pub allowed_sources: BTreeSet<String>,
+    /// What the pod asks of the DPU for its interface.
+    pub interface: InterfaceRequest,
     /// The path of the device-info file to write.
     pub device_info_file: Option<String>,
     /// Resolver settings that replace the network's.
@@ -62,6 +42,13 @@ struct BandwidthCapability {
     egress_burst: u64,
 }
 
+impl From<BandwidthCapability> for Bandwidth {
+    fn from(limits: BandwidthCapability) -> Self {
+        let BandwidthCapability { ingress_rate, ingress_burst, egress_rate, egress_burst } = limits;
+        Self { ingress_rate, ingress_burst, egress_rate, egress_burst, ..Self::default() }
+    }
+}
+
 /// The `dns` capability.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -69,6 +56,12 @@ struct DnsCapability {
     servers: Vec<String>,
     searches: Vec<String>,
     options: Vec<String>,
+}
+
+impl From<DnsCapability> for Dns {
+    fn from(DnsCapability { servers, searches, options }: DnsCapability) -> Self {
+        Self { nameservers: servers, search: searches, options, ..Self::default() }
+    }
 }
 
 /// The keys of `runtimeConfig` that the plugin knows.
@@ -99,7 +92,9 @@ impl PodRequest {
             return Err(foreign.refusal(&configuration.network()));
         }
         // The order of these calls is the sources' priority: a later one overwrites an earlier one.
-        let mut pod_request = Self { pod: pod(environment), ..Self::default() };
+        let network = configuration.network();
+        let interface = InterfaceRequest { network, ..InterfaceRequest::default() };
+        let mut pod_request = Self { pod: pod(environment), interface, ..Self::default() };
         pod_request.take_device(configuration)?;
         pod_request.take_mac("mac", configuration.mac.as_deref())?;
         pod_request.take_addresses("ips", configuration.ips.as_deref())?;
@@ -128,7 +123,7 @@ impl PodRequest {
         {
             let (id, bus_id) = (quoted(id), quoted(bus_id));
             let message = format!("deviceID {id} and pciBusID {bus_id} name different devices");
-            return Err(CniError::new(code::INVALID_CONFIGURATION, message));
+            return Err(invalid(message));
         }
         self.take_named_device("pciBusID", bus_id.as_deref())?;
         self.take_named_device("deviceID", id.as_deref())
@@ -154,18 +149,27 @@ impl PodRequest {
             return Ok(());
         }
         match key {
-            "mac" => self.take_mac(name, Some(&decode::<String>(name, value)?)),
-            "ips" => self.take_addresses(name, Some(&decode::<Vec<String>>(name, value)?)),
-            "deviceID" => self.take_named_device(name, Some(&decode::<String>(name, value)?)),
-            "bandwidth" => decode(name, value).map(|limits| self.take_bandwidth(&limits)),
-            "CNIDeviceInfoFile" => self.take_device_info_file(name, value),
-            "dns" => decode(name, value).map(|dns| self.take_dns(dns)),
-            "portMappings" => self.take_port_mappings(name, value),
+            "mac" => self.take_mac(name, Some(&decode::<String>(name, value)?))?,
+            "ips" => self.take_addresses(name, Some(&decode::<Vec<String>>(name, value)?))?,
+            "deviceID" => self.take_named_device(name, Some(&decode::<String>(name, value)?))?,
+            "bandwidth" => {
+                self.interface.bandwidth = decode::<BandwidthCapability>(name, value)?.into();
+            }
+            "CNIDeviceInfoFile" => self.take_device_info_file(name, value)?,
+            "dns" => {
+                let dns: Dns = decode::<DnsCapability>(name, value)?.into();
+                self.dns = (!dns.is_empty()).then_some(dns);
+            }
+            "portMappings" => {
+                let entries: Vec<_> = decode(name, value)?;
+                self.interface.port_mappings = port_mappings(name, &entries)?;
+            }
             // Annotations are read after all capabilities. `cgroupPath` asks for nothing: it names the cgroup of the
             // pod's processes.
-            annotations::CAPABILITY | "cgroupPath" => Ok(()),
-            _ => Err(unsupported(name, value)),
+            annotations::CAPABILITY | "cgroupPath" => {}
+            _ => return Err(unsupported(name, value)),
         }
+        Ok(())
     }
 
     fn take_annotations(&mut self, by_runtime: &Map<String, Value>) -> Result<(), CniError> {
@@ -177,7 +181,7 @@ impl PodRequest {
             match requested {
                 Requested::Network(name) => {
                     annotations::check_network(&title, &name)?;
-                    self.network = Some(name);
+                    self.interface.network = name;
                 }
                 Requested::AllowedSources(sources) => self.take_sources(&title, &sources)?,
                 Requested::IpFamilies(families) => self.take_families(&title, Some(&families))?,
@@ -196,7 +200,7 @@ impl PodRequest {
         if !mac.is_unicast() {
             return Err(invalid(format!("{key} {mac} is not a unicast address")));
         }
-        self.mac = Some(mac);
+        self.interface.mac = Some(mac);
         Ok(())
     }
 
@@ -208,11 +212,11 @@ impl PodRequest {
         let Some(addresses) = value.filter(|addresses| !addresses.is_empty()) else {
             return Ok(());
         };
-        if let Some(wrong) = addresses.iter().find(|text| text.parse::<IpNetwork>().is_err()) {
-            let message = format!("{key} {} is not an IP address", quoted(wrong));
-            return Err(invalid(message));
-        }
-        self.addresses = addresses.to_vec();
+        let read = |text: &String| {
+            text.parse()
+                .map_err(|_| invalid(format!("{key} {} is not an IP address", quoted(text))))
+        };
+        self.interface.addresses = addresses.iter().map(read).collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -230,36 +234,32 @@ impl PodRequest {
                 "IPv6" => families.ipv6 = true,
                 other => {
                     let other = quoted(other);
-                    return Err(invalid(format!(
-                        "{key} {other} is no IP family: write IPv4 or IPv6"
-                    )));
+                    let message = format!("{key} {other} is no IP family: write IPv4 or IPv6");
+                    return Err(invalid(message));
                 }
             }
         }
-        self.families = Some(families);
+        self.interface.families = Some(families);
         Ok(())
     }
 
     pub(super) fn take_sources(&mut self, key: &str, sources: &[String]) -> Result<(), CniError> {
         let read = |text: &String| {
-            let mac = text.parse::<MacAddress>().map(|mac| mac.to_string());
-            let source =
-                mac.or_else(|_| text.parse::<IpNetwork>().map(|prefix| prefix.to_string()));
-            source.map_err(|_| {
+            text.parse().map_err(|_| {
                 invalid(format!(
                     "{key} {} is neither a MAC address nor an IP address",
                     quoted(text)
                 ))
             })
         };
-        self.allowed_sources = sources.iter().map(read).collect::<Result<_, _>>()?;
+        self.interface.allowed_sources = sources.iter().map(read).collect::<Result<_, _>>()?;
         Ok(())
     }
 
     fn take_named_device(&mut self, key: &str, value: Option<&str>) -> Result<(), CniError> {
         let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(()) };
         let device = full_device(text).ok_or_else(|| no_device(key, text))?;
-        self.device = Some(device);
+        self.interface.device = Some(device);
         Ok(())
     }
 
@@ -271,30 +271,6 @@ impl PodRequest {
         }
         self.device_info_file = Some(path);
         Ok(())
-    }
-
-    fn take_bandwidth(&mut self, limits: &BandwidthCapability) {
-        self.bandwidth = Bandwidth {
-            ingress_rate: limits.ingress_rate,
-            ingress_burst: limits.ingress_burst,
-            egress_rate: limits.egress_rate,
-            egress_burst: limits.egress_burst,
-        };
-    }
-
-    fn take_port_mappings(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
-        self.port_mappings = port_mappings(key, &decode::<Vec<_>>(key, value)?)?;
-        Ok(())
-    }
-
-    fn take_dns(&mut self, dns: DnsCapability) {
-        let dns = Dns {
-            nameservers: dns.servers,
-            search: dns.searches,
-            options: dns.options,
-            ..Dns::default()
-        };
-        self.dns = (!dns.is_empty()).then_some(dns);
     }
 }
 
@@ -356,6 +332,7 @@ pub(super) fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T,
 
 #[cfg(test)]
 mod tests {
+    use model::WantedAddress;
     use serde_json::json;
 
     use super::*;
@@ -368,6 +345,10 @@ mod tests {
         PodRequest::gather(&environment, &configuration)
     }
 
+    fn addresses(texts: &[&str]) -> Vec<WantedAddress> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
     fn of_runtime(key: &str, value: &Value) -> Result<PodRequest, CniError> {
         gather("", &json!({"runtimeConfig": {key: value}}))
     }
@@ -377,31 +358,31 @@ mod tests {
         let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
         let text = |last: u8| mac(last).to_string();
         let mut fields = json!({"mac": text(1), "ips": ["10.0.0.1"]});
-        assert_eq!(gather("", &fields).unwrap().mac, Some(mac(1)));
+        assert_eq!(gather("", &fields).unwrap().interface.mac, Some(mac(1)));
         let args = format!("MAC={};IP=10.0.0.2/24,fd00::2", text(2));
         let pod_request = gather(&args, &fields).unwrap();
-        assert_eq!(pod_request.mac, Some(mac(2)));
-        assert_eq!(pod_request.addresses, ["10.0.0.2/24", "fd00::2"]);
+        assert_eq!(pod_request.interface.mac, Some(mac(2)));
+        assert_eq!(pod_request.interface.addresses, addresses(&["10.0.0.2/24", "fd00::2"]));
         fields["args"] = json!({"cni": {"mac": text(3), "ips": ["10.0.0.3"]}});
-        assert_eq!(gather(&args, &fields).unwrap().mac, Some(mac(3)));
+        assert_eq!(gather(&args, &fields).unwrap().interface.mac, Some(mac(3)));
         fields["runtimeConfig"] = json!({"mac": text(4), "ips": ["10.0.0.4"]});
         let pod_request = gather(&args, &fields).unwrap();
-        assert_eq!(pod_request.mac, Some(mac(4)));
-        assert_eq!(pod_request.addresses, ["10.0.0.4"]);
+        assert_eq!(pod_request.interface.mac, Some(mac(4)));
+        assert_eq!(pod_request.interface.addresses, addresses(&["10.0.0.4"]));
     }
 
     #[test]
     fn ip_families_are_read_from_each_source() {
         let only = |ipv4, ipv6| Some(IpFamilies { ipv4, ipv6 });
-        let families = |fields: Value| gather("", &fields).map(|pod_request| pod_request.families);
+        let families = |fields: Value| gather("", &fields).map(|it| it.interface.families);
         assert_eq!(families(json!({})), Ok(None));
         assert_eq!(families(json!({"ipFamilies": ["IPv6"]})), Ok(only(false, true)));
         let both = json!({"ipFamilies": ["IPv6"], "args": {"cni": {"ipFamilies": []}}});
         assert_eq!(families(both), Ok(only(false, false)));
         let annotation = |text: &str| json!({"dpu-offload.io/ip-families": text});
         let of_pod = |text: &str| of_runtime(annotations::CAPABILITY, &annotation(text));
-        assert_eq!(of_pod("IPv4").unwrap().families, only(true, false));
-        assert_eq!(of_pod("none").unwrap().families, only(false, false));
+        assert_eq!(of_pod("IPv4").unwrap().interface.families, only(true, false));
+        assert_eq!(of_pod("none").unwrap().interface.families, only(false, false));
         for text in ["ipv4", "none,IPv4", "IPv4,"] {
             assert_eq!(of_pod(text).unwrap_err().code, code::INVALID_CONFIGURATION, "{text}");
         }
@@ -420,11 +401,11 @@ mod tests {
     #[test]
     fn device_is_read_from_multus_and_runtime() {
         let both = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.2"});
-        assert_eq!(gather("", &both).unwrap().device, Some("0000:03:00.2".into()));
+        assert_eq!(gather("", &both).unwrap().interface.device, Some("0000:03:00.2".into()));
         let differing = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.3"});
         assert_eq!(gather("", &differing).unwrap_err().code, code::INVALID_CONFIGURATION);
         let pod_request = of_runtime("deviceID", &json!("D000:00:00.1")).unwrap();
-        assert_eq!(pod_request.device, Some("d000:00:00.1".into()));
+        assert_eq!(pod_request.interface.device, Some("d000:00:00.1".into()));
     }
 
     #[test]
@@ -440,12 +421,9 @@ mod tests {
 
     #[test]
     fn capabilities_are_honoured() {
-        let pod_request =
-            of_runtime("bandwidth", &json!({"ingressRate": 1000, "egressBurst": 7})).unwrap();
-        assert_eq!(
-            (pod_request.bandwidth.ingress_rate, pod_request.bandwidth.egress_burst),
-            (1000, 7)
-        );
+        let limits = json!({"ingressRate": 1000, "egressBurst": 7});
+        let limits = of_runtime("bandwidth", &limits).unwrap().interface.bandwidth;
+        assert_eq!((limits.ingress_rate, limits.egress_burst), (1000, 7));
         let dns = json!({"servers": ["10.0.0.10"], "searches": ["a"], "options": ["ndots:5"]});
         let dns = of_runtime("dns", &dns).unwrap().dns.unwrap();
         assert_eq!((dns.nameservers, dns.search), (vec!["10.0.0.10".into()], vec!["a".into()]));
@@ -459,7 +437,7 @@ mod tests {
     fn capabilities_are_read_in_any_case() {
         let limits =
             json!({"IngressRate": 1, "IngressBurst": 2, "EgressRate": 3, "EgressBurst": 4});
-        let limits = of_runtime("bandwidth", &limits).unwrap().bandwidth;
+        let limits = of_runtime("bandwidth", &limits).unwrap().interface.bandwidth;
         assert_eq!((limits.ingress_rate, limits.ingress_burst), (1, 2));
         assert_eq!((limits.egress_rate, limits.egress_burst), (3, 4));
         let dns = json!({"Servers": ["10.96.0.10"], "Searches": null, "Options": null});
@@ -467,9 +445,9 @@ mod tests {
         assert_eq!((dns.nameservers, dns.search), (vec!["10.96.0.10".into()], vec![]));
         let ports =
             json!([{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": ""}]);
-        let ports = of_runtime("portMappings", &ports).unwrap().port_mappings;
+        let ports = of_runtime("portMappings", &ports).unwrap().interface.port_mappings;
         assert_eq!((ports[0].host_port, ports[0].container_port), (8080, 80));
-        let mac = of_runtime("MAC", &json!("02:00:00:00:00:01")).unwrap().mac;
+        let mac = of_runtime("MAC", &json!("02:00:00:00:00:01")).unwrap().interface.mac;
         assert_eq!(mac, Some(MacAddress([2, 0, 0, 0, 0, 1])));
     }
 
@@ -541,7 +519,7 @@ mod tests {
             ("mac", json!("")),
             ("io.kubernetes.cri.pod-annotations", json!({"example.org/x": "1"})),
         ] {
-            assert_eq!(of_runtime(key, &value).unwrap(), PodRequest::default(), "{key}");
+            assert_eq!(of_runtime(key, &value), gather("", &json!({})), "{key}");
         }
     }
 
@@ -561,11 +539,11 @@ mod tests {
         });
         let fields = json!({"network": "blue", "ips": ["10.1.0.1"]});
         let pod_request = of_annotations(&asked, fields).unwrap();
-        assert_eq!(pod_request.network.as_deref(), Some("red"));
-        assert_eq!(pod_request.mac, Some(MacAddress([2, 0, 0, 0, 0, 5])));
-        assert_eq!(pod_request.addresses, ["10.1.0.5", "fd00::5"]);
-        assert_eq!(pod_request.bandwidth.ingress_rate, 8000);
-        assert_eq!(of_annotations(&json!({}), json!({})).unwrap().network, None);
+        assert_eq!(pod_request.interface.network, "red");
+        assert_eq!(pod_request.interface.mac, Some(MacAddress([2, 0, 0, 0, 0, 5])));
+        assert_eq!(pod_request.interface.addresses, addresses(&["10.1.0.5", "fd00::5"]));
+        assert_eq!(pod_request.interface.bandwidth.ingress_rate, 8000);
+        assert_eq!(of_annotations(&json!({}), json!({})).unwrap().interface.network, "n");
     }
 
     #[test]

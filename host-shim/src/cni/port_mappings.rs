@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use offload_proto::v1::PortMapping;
+use model::{PortMapping, Protocol};
 use serde::Deserialize;
 
 use super::{
@@ -21,18 +21,17 @@ pub(super) struct Entry {
     host_ip: String,
 }
 
-/// Reads and checks the entries.
 pub(super) fn port_mappings(key: &str, entries: &[Entry]) -> Result<Vec<PortMapping>, CniError> {
     let mut mappings = Vec::<PortMapping>::new();
     for entry in entries {
         let mapping = port_mapping(key, entry)?;
         let is_same = |other: &PortMapping| {
-            (other.host_port, &other.protocol, &other.host_ip)
-                == (mapping.host_port, &mapping.protocol, &mapping.host_ip)
+            (other.host_port, other.protocol, other.host_ip)
+                == (mapping.host_port, mapping.protocol, mapping.host_ip)
         };
         if mappings.iter().any(is_same) {
-            let PortMapping { host_port, protocol, .. } = mapping;
-            return Err(invalid(format!("{key} has hostPort {host_port}/{protocol} twice")));
+            let (port, protocol) = (mapping.host_port, mapping.protocol.name());
+            return Err(invalid(format!("{key} has hostPort {port}/{protocol} twice")));
         }
         mappings.push(mapping);
     }
@@ -48,29 +47,29 @@ fn port_mapping(key: &str, entry: &Entry) -> Result<PortMapping, CniError> {
     })
 }
 
-fn port(key: &str, name: &str, number: u64) -> Result<u32, CniError> {
+fn port(key: &str, name: &str, number: u64) -> Result<u16, CniError> {
     let port = u16::try_from(number).ok().filter(|port| *port != 0);
-    port.map(u32::from).ok_or_else(|| invalid(format!("{key}: {name} {number} is not 1 to 65535")))
+    port.ok_or_else(|| invalid(format!("{key}: {name} {number} is not 1 to 65535")))
 }
 
 /// Parses a protocol. Empty means TCP, as with the `portmap` plugin.
-fn protocol(key: &str, text: &str) -> Result<String, CniError> {
-    match text.to_ascii_lowercase().as_str() {
-        "" => Ok("tcp".into()),
-        known @ ("tcp" | "udp" | "sctp") => Ok(known.into()),
-        _ => Err(invalid(format!("{key}: protocol {} is not tcp, udp or sctp", quoted(text)))),
+fn protocol(key: &str, text: &str) -> Result<Protocol, CniError> {
+    if text.is_empty() {
+        return Ok(Protocol::Tcp);
     }
+    text.parse()
+        .map_err(|()| invalid(format!("{key}: protocol {} is not tcp, udp or sctp", quoted(text))))
 }
 
 /// Parses an address. Empty means all addresses.
-fn host_ip(key: &str, text: &str) -> Result<String, CniError> {
+fn host_ip(key: &str, text: &str) -> Result<Option<IpAddr>, CniError> {
     if text.is_empty() {
-        return Ok(String::new());
+        return Ok(None);
     }
     let address: Result<IpAddr, _> = text.parse();
     let address = address
         .map_err(|_| invalid(format!("{key}: hostIP {} is not an IP address", quoted(text))))?;
-    Ok(address.to_canonical().to_string())
+    Ok(Some(address.to_canonical()))
 }
 
 #[cfg(test)]
@@ -83,8 +82,8 @@ mod tests {
         port_mappings("portMappings", &go_json::read::<Vec<Entry>>(value).unwrap())
     }
 
-    fn mapping(host_port: u32, protocol: &str, host_ip: &str) -> PortMapping {
-        let (protocol, host_ip) = (protocol.into(), host_ip.into());
+    fn mapping(host_port: u16, protocol: &str, host_ip: &str) -> PortMapping {
+        let (protocol, host_ip) = (protocol.parse().unwrap(), host_ip.parse().ok());
         PortMapping { host_port, container_port: 80, protocol, host_ip }
     }
 

@@ -67,20 +67,25 @@ fn add_of_web(more: &Value) -> Value {
     add(&json!({"namespace": "", "name": "web", "uid": ""}), "dpu-offload", "", more)
 }
 
+/// `more` has fields of the ADD, and those of what the pod requests for its interface.
 fn add(pod: &Value, configuration: &str, network: &str, more: &Value) -> Value {
     let mut request = json!({
-        "verb": "add", "configuration": configuration, "network": network, "pod": pod,
-        "device": null, "mac": null, "addresses": [], "bandwidth": limits([0; 4]),
-        "device_info_file": null,
+        "verb": "add", "configuration": configuration, "pod": pod, "device_info_file": null,
+        "interface": {"network": network, "bandwidth": limits([0; 4])},
     });
-    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    for (key, value) in more.as_object().unwrap() {
+        match key.as_str() {
+            "dns" | "device_info_file" => request[key] = value.clone(),
+            _ => request["interface"][key] = value.clone(),
+        }
+    }
     request
 }
 
 fn limits([ingress_rate, ingress_burst, egress_rate, egress_burst]: [u64; 4]) -> Value {
     json!({
-        "ingressRate": ingress_rate, "ingressBurst": ingress_burst,
-        "egressRate": egress_rate, "egressBurst": egress_burst,
+        "ingress_rate": ingress_rate, "ingress_burst": ingress_burst,
+        "egress_rate": egress_rate, "egress_burst": egress_burst,
     })
 }
 
@@ -103,7 +108,7 @@ fn expected() -> BTreeMap<&'static str, Value> {
     });
     let p1 = json!({"namespace": "default", "name": "p1", "uid": "uid-p1"});
     let ports = json!({"port_mappings": [
-        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIp": ""},
+        {"host_port": 8080, "protocol": "tcp", "host_ip": null, "container_port": 80},
     ]});
     let limited = json!({"bandwidth": both(GO_CNI_BURST), "dns": of_cluster});
     BTreeMap::from([

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{
     config::{Configuration, ValidAttachment},
     environment::{Environment, Verb},
-    error::{CniError, code, details},
+    error::{CniError, code, invalid},
     networks,
     pod_request::PodRequest,
     result::{CniResult, Dns, Interface},
@@ -24,7 +24,7 @@ use crate::protocol::{
     AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, ExpectedInterface, GcRequest, Key, Reply,
     Request, StatusRequest,
 };
-use offload_proto::{Reason, v1::Attachment};
+use offload_proto::{Failure, Reason, v1::Attachment};
 
 /// How long a DEL of an ended namespace waits for an absent agent, if the configuration allows longer waits.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub struct Prepared {
     pub socket: PathBuf,
     /// How long the agent may take.
     pub timeout: Duration,
-    /// How long the agent may be away, if the configuration says so.
+    /// How long to wait for an absent agent. `None`: not configured.
     pub agent_return: Option<Duration>,
     /// What the agent is asked.
     pub request: Request,
@@ -72,7 +72,6 @@ impl ResultBase {
         }
     }
 
-    /// The result of an ADD.
     fn result(self, attachment: &Attachment, further: &[Attachment]) -> CniResult {
         let Self { previous, sandbox, dns, only_pod_addresses } = self;
         let first = previous.with_attachment(attachment, &sandbox, dns);
@@ -87,8 +86,8 @@ impl ResultBase {
 #[derive(Debug)]
 pub struct Document {
     configuration: Configuration,
-    /// Whether the caller keeps the results of its ADDs.
-    keeps_results: bool,
+    /// Whether the caller keeps the results of its ADDs: its CHECK then needs one.
+    pub keeps_results: bool,
     /// The version of the configuration, which the answer follows.
     pub version: Version,
 }
@@ -102,14 +101,6 @@ impl Document {
         let configuration = Configuration::read(input)?;
         let version = configuration.version()?;
         Ok(Self { configuration, keeps_results: true, version })
-    }
-
-    /// Reads the configuration of a caller that may have no previous result. A runtime's CHECK without one is refused.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn read_without_result(input: impl Read) -> Result<Self, CniError> {
-        Self::read(input).map(|document| Self { keeps_results: false, ..document })
     }
 }
 
@@ -138,7 +129,8 @@ pub fn prepare(
             Request::Del(DelRequest { key: key(environment), netns: environment.netns.clone() })
         }
         Verb::Check if !keeps_results && configuration.prev_result.is_none() => {
-            Request::Check(check_by_record(environment))
+            let (key, netns) = (key(environment), environment.netns.clone());
+            Request::Check(CheckRequest { key, netns, by_record: true, ..CheckRequest::default() })
         }
         Verb::Check => Request::Check(check(environment, &configuration)?),
         Verb::Gc => Request::Gc(gc(configuration)?),
@@ -150,7 +142,7 @@ pub fn prepare(
     Ok(Prepared { socket, timeout: call_timeout(verb), agent_return, request, base })
 }
 
-/// How long to wait for an absent agent, if the configuration says so. A DEL of an ended namespace waits briefly: the
+/// How long to wait for an absent agent. `None`: not configured. A DEL of an ended namespace waits briefly: the
 /// agent releases such attachments by itself. The kubelet removes pods one after the other, and the agent's own old pod
 /// may be among them: it must go before the next agent starts.
 fn agent_return(
@@ -225,20 +217,12 @@ fn add(
         key: key(environment),
         netns: environment.netns.clone(),
         configuration: configuration.name.clone(),
-        network: pod_request.network.unwrap_or_else(|| configuration.network()),
         pod: pod_request.pod,
-        device: pod_request.device,
-        offered: None,
-        mac: pod_request.mac,
-        addresses: pod_request.addresses,
-        families: pod_request.families,
-        bandwidth: pod_request.bandwidth,
-        port_mappings: pod_request.port_mappings,
-        allowed_sources: pod_request.allowed_sources.into_iter().collect(),
+        interface: pod_request.interface,
         device_info_file: pod_request.device_info_file,
         folders: environment.folders(),
-        further_leases: Vec::new(),
         further,
+        ..AddRequest::default()
     };
     Ok((request, base))
 }
@@ -261,13 +245,17 @@ fn check(
     let previous = configuration.prev_result.as_ref().ok_or_else(|| {
         let message = "required prevResult missing: a runtime puts ADD's result into the \
                        configuration that it passes to CHECK";
-        CniError::new(code::INVALID_CONFIGURATION, message)
+        invalid(message)
     })?;
     let mut expected_interfaces =
         expected_interfaces(&environment.netns, &CniResult::read(previous)?);
-    let own =
-        expected_interfaces.iter().position(|it| it.interface_name == environment.interface_name);
-    let own = expected_interfaces.remove(own.ok_or_else(|| not_in_result(environment))?);
+    let name = &environment.interface_name;
+    let own = expected_interfaces.iter().position(|it| it.interface_name == *name);
+    let own = own.ok_or_else(|| {
+        let message = format!("prevResult has no interface {name} in {}", environment.netns);
+        Failure::new(Reason::CheckFailed, message)
+    })?;
+    let own = expected_interfaces.remove(own);
     Ok(CheckRequest {
         key: key(environment),
         netns: environment.netns.clone(),
@@ -276,17 +264,6 @@ fn check(
         others: expected_interfaces,
         by_record: false,
     })
-}
-
-fn check_by_record(environment: &Environment) -> CheckRequest {
-    CheckRequest {
-        key: key(environment),
-        netns: environment.netns.clone(),
-        mac: None,
-        addresses: Vec::new(),
-        others: Vec::new(),
-        by_record: true,
-    }
 }
 
 /// The interfaces in the pod that the previous result lists, whichever plugin created them.
@@ -305,22 +282,13 @@ fn expected_interfaces(netns: &str, result: &CniResult) -> Vec<ExpectedInterface
     in_pod.map(expected).collect()
 }
 
-fn not_in_result(environment: &Environment) -> CniError {
-    let message = format!(
-        "prevResult has no interface {} in {}",
-        environment.interface_name, environment.netns
-    );
-    CniError::new(Reason::CheckFailed.cni_code(), message)
-        .with_details(details(Reason::CheckFailed))
-}
-
 fn gc(configuration: Configuration) -> Result<GcRequest, CniError> {
     let network = configuration.network();
     let lists = [configuration.valid_attachments, configuration.attachments];
     if lists.iter().all(Option::is_none) {
         let message = "GC needs cni.dev/valid-attachments, and the configuration has none; \
                        nothing was released";
-        return Err(CniError::new(code::INVALID_CONFIGURATION, message));
+        return Err(invalid(message));
     }
     let listed = lists.into_iter().flatten().flatten();
     let valid = listed.map(|ValidAttachment { container_id, ifname }| Key {

@@ -179,7 +179,8 @@ impl CniResult {
         // A result cannot express that a route drops packets; readers would take it for a forwarding route.
         let forwarding = attachment.routes.iter().filter(|route| route.kind.is_empty());
         self.routes.extend(forwarding.map(Route::from));
-        self.dns.add(dns.unwrap_or_else(|| network_dns(attachment)));
+        let dns_of_network = || attachment.dns.clone().unwrap_or_default().into();
+        self.dns.add(dns.unwrap_or_else(dns_of_network));
         self
     }
 
@@ -194,8 +195,9 @@ impl CniResult {
     #[must_use]
     pub fn render(mut self, version: Version) -> Value {
         self.cni_version = version.as_str().into();
-        for address in &mut self.ips {
-            address.version = version.addresses_carry_family().then(|| family(&address.address));
+        for Address { version: family, address, .. } in &mut self.ips {
+            let number = if address.contains(':') { "6" } else { "4" };
+            *family = (!version.has_details()).then(|| number.to_owned());
         }
         if !version.has_details() {
             self.drop_details();
@@ -258,22 +260,14 @@ fn scope(name: &str) -> Option<u32> {
     }
 }
 
-fn network_dns(attachment: &v1::Attachment) -> Dns {
-    let dns = attachment.dns.clone().unwrap_or_default();
-    Dns {
-        nameservers: dns.nameservers,
-        domain: dns.domain,
-        search: dns.search,
-        options: dns.options,
+impl From<v1::Dns> for Dns {
+    fn from(v1::Dns { nameservers, domain, search, options }: v1::Dns) -> Self {
+        Self { nameservers, domain, search, options }
     }
 }
 
 fn unless_zero(value: u32) -> Option<u32> {
     (value != 0).then_some(value)
-}
-
-fn family(address: &str) -> String {
-    if address.contains(':') { "6" } else { "4" }.into()
 }
 
 #[cfg(test)]

@@ -42,13 +42,8 @@ impl Version {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// Whether results of this version state each address's family as `version`.
-    #[must_use]
-    pub fn addresses_carry_family(self) -> bool {
-        self <= Self::V0_4_0
-    }
-
-    /// Whether results of this version have MTUs, PCI addresses and routes' attributes.
+    /// Whether results of this version have MTUs, PCI addresses and routes' attributes. Earlier ones state each
+    /// address's family instead.
     #[must_use]
     pub fn has_details(self) -> bool {
         self >= Self::V1_0_0

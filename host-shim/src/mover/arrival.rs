@@ -7,7 +7,7 @@ use std::{
 };
 
 use netlink::{CarrierWatch, Netns, Rtnl};
-use saga::{Step, Steps};
+use saga::Steps;
 use tokio::{
     task::spawn_blocking,
     time::{sleep, timeout},
@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     Durations, Failed, MoveError, VfMove,
+    action::Action,
     announcer::{Announcement, Announcer},
     inward::WATCH_CARRIER,
 };
@@ -24,11 +25,11 @@ use super::{
 const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
 /// The kernel does not report when an address becomes usable, so it is polled, with a delay that doubles from the first
 /// value to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+const FIRST_DELAY: Duration = Duration::from_millis(1);
+const LONGEST_DELAY: Duration = Duration::from_millis(16);
 
 /// The steps after the carrier is up.
-pub const STEPS: &Steps<Arrival, MoveError> = &[&Announce];
+pub const STEPS: &Steps<Arrival, MoveError> = &[&Action { name: "announce", run: announce }];
 
 /// A VF that is in its pod and configured. It keeps the pod's namespace open until it is dropped or
 /// [settled](Self::settle).
@@ -48,18 +49,18 @@ impl Arrival {
     /// The rest of a move whose steps have all run.
     pub(super) fn of(vf_move: VfMove) -> Self {
         let addresses: Vec<_> =
-            vf_move.plan.routing.addresses.iter().map(netlink::IpNetwork::ip).collect();
+            vf_move.spec.plan.routing.addresses.iter().map(netlink::IpNetwork::ip).collect();
         let announcement = vf_move.pod.zip(vf_move.arrived).filter(|_| !addresses.is_empty()).map(
             |(pod, link)| {
-                let (netns, interface, mac) = (pod.netns, link.index, vf_move.plan.mac);
+                let (netns, interface, mac) = (pod.netns, link.index, vf_move.spec.plan.mac);
                 Announcement { netns, interface, mac, addresses }
             },
         );
         Self {
             durations: vf_move.durations,
             carrier: vf_move.carrier,
-            carrier_limit: vf_move.plan.carrier_limit,
-            announcer: vf_move.announcer,
+            carrier_limit: vf_move.spec.plan.carrier_limit,
+            announcer: vf_move.spec.announcer,
             announcement,
         }
     }
@@ -82,7 +83,11 @@ impl Arrival {
         let addresses = timeout(ADDRESSES_LIMIT, local_addresses(self.announcement.as_ref()));
         // A timeout here is no failure: the pod gets its interface, and neighbours repeat their request each second.
         let (came, (), _) = tokio::join!(carrier, port, addresses);
-        self.durations.without_carrier = !came.map_err(without_carrier)?;
+        let failed = |error: netlink::Error| {
+            let source = Some(error.into());
+            Failed { step: WATCH_CARRIER, context: 0, source, left: Vec::new() }
+        };
+        self.durations.without_carrier = !came.map_err(failed)?;
         self.durations.carrier = started.elapsed();
         saga::run(STEPS, &mut self)?;
         Ok(self.durations)
@@ -97,10 +102,10 @@ async fn local_addresses(announcement: Option<&Announcement>) {
         IpAddr::V6(address) => Some(*address),
     };
     let addresses: Arc<[Ipv6Addr]> = addresses.iter().filter_map(of_ipv6).collect();
-    let mut pause = FIRST_PAUSE;
+    let mut delay = FIRST_DELAY;
     while !addresses.is_empty() && are_missing(netns, &addresses).await {
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        sleep(delay).await;
+        delay = (delay * 2).min(LONGEST_DELAY);
     }
 }
 
@@ -119,24 +124,9 @@ async fn are_missing(netns: &Arc<Netns>, addresses: &Arc<[Ipv6Addr]>) -> bool {
     matches!(spawn_blocking(all_local).await, Ok(Ok(false)))
 }
 
-fn without_carrier(error: netlink::Error) -> Failed {
-    Failed { step: WATCH_CARRIER, context: 0, source: Some(error.into()), left: Vec::new() }
-}
-
-/// Queues the announcement of the addresses.
-struct Announce;
-
-impl Step<Arrival> for Announce {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "announce"
+fn announce(arrival: &mut Arrival) -> Result<(), MoveError> {
+    if let Some(announcement) = arrival.announcement.take() {
+        arrival.announcer.announce(announcement);
     }
-
-    fn run(&self, arrival: &mut Arrival) -> Result<(), MoveError> {
-        if let Some(announcement) = arrival.announcement.take() {
-            arrival.announcer.announce(announcement);
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -72,7 +72,10 @@ pub(super) fn configure(
     }
     let present = match extent {
         Extent::Fresh => Present::default(),
-        Extent::Whole | Extent::Lost => present(rtnl, link)?,
+        Extent::Whole | Extent::Lost => Present {
+            addresses: rtnl.addresses(link.index)?.into_iter().collect(),
+            routes: rtnl.routes()?,
+        },
     };
     // Without `lo` up the pod cannot reach its own addresses. One batch: the kernel's RTNL lock is taken for few
     // requests.
@@ -147,13 +150,6 @@ fn needed(link: &Link) -> Option<LinkChange<'static>> {
         flags.broadcast(MacAddress::BROADCAST)
     };
     (!is_as_needed).then(needed)
-}
-
-fn present(rtnl: &mut Rtnl, link: &Link) -> Result<Present, Error> {
-    Ok(Present {
-        addresses: rtnl.addresses(link.index)?.into_iter().collect(),
-        routes: rtnl.routes()?,
-    })
 }
 
 /// Whether a route equals the wanted one in all that was asked for. Other attributes that the kernel reports are

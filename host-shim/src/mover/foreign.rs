@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use model::MAIN_TABLE;
 use netlink::{Error, IpNetwork, Link, Netns, Request, Route, RouteKind, sysctl};
 
 use super::{
     Namespace, Routing,
     configure::{Extent, has_route, leading_on, remove_shared, set_chosen},
     inspect::{has_place_taken, missing},
-    plan::MAIN_TABLE,
 };
 
 /// A pod interface that another CNI plugin created. The value keeps the pod's namespace alive, so keep it only for one

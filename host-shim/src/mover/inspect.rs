@@ -21,8 +21,8 @@ pub fn inspect(
 ) -> Result<Option<String>, MoveError> {
     if spec.original.is_handed_over {
         let handover = spec.source.handover(&spec.device).map_err(MoveError::Driver)?;
-        let is_still = handover.is_some();
-        return Ok((!is_still).then(|| format!("VF {} has another driver now", spec.device)));
+        let changed = || format!("VF {} has another driver now", spec.device);
+        return Ok(handover.is_none().then(changed));
     }
     let mut rtnl = Rtnl::open_in(pod)?;
     let links = rtnl.links()?;

@@ -5,11 +5,18 @@ use std::{sync::Arc, time::Instant};
 use netlink::{CarrierWatch, Link, LinkChange, Request};
 use saga::{Step, Steps};
 
-use super::{MoveError, Namespace, VfMove, configure, outward, port::SetPort};
+use super::{MoveError, Namespace, VfMove, action::Action, configure, outward, port::SetPort};
 
 /// Moves a VF into its pod.
-pub const STEPS: &Steps<VfMove, MoveError> =
-    &[&CheckNames, &Prepare, &SetPort, &MoveIn, &SetSysctls, &Configure, &WatchCarrier];
+pub const STEPS: &Steps<VfMove, MoveError> = &[
+    &Action { name: "check-names", run: check_names },
+    &Prepare,
+    &SetPort,
+    &MoveIn,
+    &Action { name: "set-sysctls", run: set_sysctls },
+    &Configure,
+    &Action { name: WATCH_CARRIER, run: watch_carrier },
+];
 
 /// The name of the step that checks the carrier.
 pub(super) const WATCH_CARRIER: &str = "watch-carrier";
@@ -23,43 +30,32 @@ pub(super) fn names(links: &[Link]) -> impl Iterator<Item = &String> {
 }
 
 /// Checks the name before the move: the kernel's request is not atomic, it would move the VF and then refuse the
-/// rename.
-struct CheckNames;
-
-impl Step<VfMove> for CheckNames {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "check-names"
-    }
-
-    /// A VF of a speculative move is in the pod already; its rename fails by itself when the name is taken.
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        match !vf_move.is_fresh && is_name_taken(vf_move)? {
-            true => Err(interface_exists(vf_move)),
-            false => Ok(()),
-        }
+/// rename. A VF of a speculative move is in the pod already; its rename fails by itself when the name is taken.
+fn check_names(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    match !vf_move.is_fresh && is_name_taken(vf_move)? {
+        true => Err(interface_exists(vf_move)),
+        false => Ok(()),
     }
 }
 
 fn is_name_taken(vf_move: &mut VfMove) -> Result<bool, MoveError> {
     let others = other_links(vf_move)?;
-    Ok(names(&others).any(|name| *name == vf_move.plan.routing.name))
+    Ok(names(&others).any(|name| *name == vf_move.spec.plan.routing.name))
 }
 
 /// The pod's links without the VF's own.
 fn other_links(vf_move: &mut VfMove) -> Result<Vec<Link>, MoveError> {
     let mut links = vf_move.pod()?.rtnl.links()?;
-    let (source, device) = (&vf_move.source, &vf_move.device);
+    let (source, device) = (&vf_move.spec.source, &vf_move.spec.device);
     links.retain(|link| source.vf_of(link).is_none_or(|vf| vf.device != *device));
     Ok(links)
 }
 
 fn interface_exists(vf_move: &VfMove) -> MoveError {
-    MoveError::InterfaceExists(vf_move.plan.routing.name.clone())
+    MoveError::InterfaceExists(vf_move.spec.plan.routing.name.clone())
 }
 
-/// Explains a refusal: another process may have taken the name after [`CheckNames`].
+/// Explains a refusal: another process may have taken the name after [`check_names`].
 fn why_refused(vf_move: &mut VfMove, error: netlink::Error) -> MoveError {
     match error.is_exists().then(|| is_name_taken(vf_move)) {
         Some(Ok(true)) => interface_exists(vf_move),
@@ -126,7 +122,7 @@ impl Step<VfMove> for MoveIn {
         // `undo` looks on both sides.
         if let Some(link) = vf_move.departing.take() {
             let netns = Arc::clone(&vf_move.pod()?.netns);
-            let change = LinkChange::new().netns(&netns).name(&vf_move.plan.routing.name);
+            let change = LinkChange::new().netns(&netns).name(&vf_move.spec.plan.routing.name);
             // Set before the request, whose second half may fail: `undo` must move a VF out that arrived without its
             // name.
             vf_move.is_fresh = !vf_move.is_within_host();
@@ -151,38 +147,28 @@ impl Step<VfMove> for MoveIn {
 /// The VF's link in the pod, where its index may differ. A link from before a crash may still have its old name.
 fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     let mut link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
-    if link.name == vf_move.plan.routing.name {
+    if link.name == vf_move.spec.plan.routing.name {
         return Ok(link);
     }
     // Kernels before 6.2 refuse to rename a link that is up.
     let down = Request::change_link(link.index, &LinkChange::new().down());
-    let name = LinkChange::new().name(&vf_move.plan.routing.name);
+    let name = LinkChange::new().name(&vf_move.spec.plan.routing.name);
     let rename = Request::change_link(link.index, &name);
     let renamed = vf_move.pod()?.rtnl.batch(&[down, rename]);
     renamed.map_err(|error| why_refused(vf_move, error))?;
-    link.name.clone_from(&vf_move.plan.routing.name);
+    link.name.clone_from(&vf_move.spec.plan.routing.name);
     link.is_up = false;
     Ok(link)
 }
 
 /// Sets the interface's sysctls. A namespace change resets them, so there is no undo.
-struct SetSysctls;
-
-impl Step<VfMove> for SetSysctls {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "set-sysctls"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let started = Instant::now();
-        let link = vf_move.arrived()?;
-        let netns = Arc::clone(&vf_move.pod()?.netns);
-        configure::set_sysctls(&netns, &link, &vf_move.plan, vf_move.extent(&link))?;
-        vf_move.durations.configure += started.elapsed();
-        Ok(())
-    }
+fn set_sysctls(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    let started = Instant::now();
+    let link = vf_move.arrived()?;
+    let netns = Arc::clone(&vf_move.pod()?.netns);
+    configure::set_sysctls(&netns, &link, &vf_move.spec.plan, vf_move.extent(&link))?;
+    vf_move.durations.configure += started.elapsed();
+    Ok(())
 }
 
 /// Sets MAC address, MTU, addresses, routes and rules.
@@ -198,7 +184,7 @@ impl Step<VfMove> for Configure {
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         let started = Instant::now();
         let link = vf_move.arrived()?;
-        let (plan, extent) = (vf_move.plan.clone(), vf_move.extent(&link));
+        let (plan, extent) = (vf_move.spec.plan.clone(), vf_move.extent(&link));
         let pod = vf_move.pod()?;
         configure::configure(&mut pod.rtnl, &link, &plan, extent)?;
         vf_move.durations.configure += started.elapsed();
@@ -208,7 +194,7 @@ impl Step<VfMove> for Configure {
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         match (&mut vf_move.pod, &vf_move.arrived) {
             (Some(pod), Some(link)) if vf_move.is_fresh => {
-                Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
+                Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.spec.plan.routing, link.index)?)
             }
             _ => Ok(()),
         }
@@ -216,19 +202,9 @@ impl Step<VfMove> for Configure {
 }
 
 /// Checks the carrier. If it is down, the [`Arrival`](super::Arrival) waits for it.
-struct WatchCarrier;
-
-impl Step<VfMove> for WatchCarrier {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        WATCH_CARRIER
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let index = vf_move.arrived()?.index;
-        let Namespace { netns, rtnl } = vf_move.pod()?;
-        vf_move.carrier = CarrierWatch::unless_there(netns, rtnl, index)?;
-        Ok(())
-    }
+fn watch_carrier(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    let index = vf_move.arrived()?.index;
+    let Namespace { netns, rtnl } = vf_move.pod()?;
+    vf_move.carrier = CarrierWatch::unless_there(netns, rtnl, index)?;
+    Ok(())
 }

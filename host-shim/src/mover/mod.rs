@@ -8,6 +8,7 @@
 //! descriptor keeps a namespace alive, and with it the VF away from the host. Nothing of a pod's namespace stays open
 //! after the carrier, the port and the announcement.
 
+mod action;
 mod announcer;
 mod arrival;
 mod baseline;
@@ -36,9 +37,10 @@ pub use foreign::{ForeignInterface, remove_routing};
 pub(crate) use inspect::cut_off;
 pub use inspect::{PodState, inspect, state_in_pod};
 pub use inward::STEPS as INWARD_STEPS;
+pub(crate) use model::MAIN_TABLE;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
-pub(crate) use plan::{MAIN_TABLE, default_destination, is_default_route};
 pub use plan::{Plan, PlanError, Routing, Shared, Sysctl};
+pub(crate) use plan::{default_destination, is_default_route};
 pub use priorities::meets_others;
 pub use speculative::STEPS as SPECULATIVE_STEPS;
 use vf_alloc::Device;
@@ -129,11 +131,7 @@ pub struct Durations {
 /// A move of a VF with what its steps found and did. It keeps the pod's namespace alive, so keep it only for one move.
 #[derive(Debug)]
 pub struct VfMove {
-    source: Arc<dyn VfSource>,
-    device: Device,
-    original: Baseline,
-    plan: Plan,
-    announcer: Announcer,
+    spec: MoveSpec,
     host: Namespace,
     /// `None`: the pod's namespace has ended.
     pod: Option<Namespace>,
@@ -242,11 +240,7 @@ impl VfMove {
     pub fn new(spec: MoveSpec, namespaces: Namespaces) -> Self {
         Self {
             names_to_come: [spec.plan.routing.name.clone()].into(),
-            source: spec.source,
-            device: spec.device,
-            original: spec.original,
-            plan: spec.plan,
-            announcer: spec.announcer,
+            spec,
             host: namespaces.host,
             pod: namespaces.pod,
             departing: None,
@@ -292,7 +286,7 @@ impl VfMove {
     /// The first step that failed; every step of every VF is undone.
     pub fn move_in_together(mut moves: Vec<Self>) -> Result<Vec<Arrival>, Failed> {
         // Each VF needs the names of all: an alternative name of one may be the name of another.
-        let names: Arc<[_]> = moves.iter().map(|one| one.plan.routing.name.clone()).collect();
+        let names: Arc<[_]> = moves.iter().map(|one| one.spec.plan.routing.name.clone()).collect();
         moves.iter_mut().for_each(|one| one.names_to_come = Arc::clone(&names));
         let mut sagas: Vec<_> = moves.iter_mut().map(|one| (one.steps_in(), one)).collect();
         saga::run_together(&mut sagas)?;
@@ -300,7 +294,7 @@ impl VfMove {
     }
 
     fn steps_in(&self) -> &'static Steps<Self, MoveError> {
-        if self.original.is_handed_over { inward::DEVICE_STEPS } else { INWARD_STEPS }
+        if self.spec.original.is_handed_over { inward::DEVICE_STEPS } else { INWARD_STEPS }
     }
 
     /// Moves the VF out of the pod, if it is there, and restores its state. Idempotent.
@@ -309,13 +303,13 @@ impl VfMove {
     /// The step that failed. Nothing is undone: repeat the call.
     pub fn move_out(mut self) -> Result<(), Failed> {
         let steps =
-            if self.original.is_handed_over { outward::DEVICE_STEPS } else { OUTWARD_STEPS };
+            if self.spec.original.is_handed_over { outward::DEVICE_STEPS } else { OUTWARD_STEPS };
         saga::run(steps, &mut self)
     }
 
     /// The VF's port on its PF, if the PF enforces the pod's settings.
     fn port(&self) -> Option<PfPort> {
-        self.source.pf_port(&self.device)
+        self.spec.source.pf_port(&self.spec.device)
     }
 
     /// Whether the VF stays in the host's namespace, as a host port does: no namespace change resets its link.
@@ -335,7 +329,7 @@ impl VfMove {
     fn in_pod(&mut self) -> Result<Option<Link>, MoveError> {
         let Some(pod) = &mut self.pod else { return Ok(None) };
         let links = pod.rtnl.links()?;
-        Ok(vf_source::link_of(&*self.source, &links, &self.device).cloned())
+        Ok(vf_source::link_of(&*self.spec.source, &links, &self.spec.device).cloned())
     }
 
     /// Whether the VF was in the pod before this move.
@@ -345,9 +339,9 @@ impl VfMove {
 
     /// The VF's link in the host's namespace, under any name. `None`: it is not there.
     fn in_host(&mut self) -> Result<Option<Link>, MoveError> {
-        let name = &self.original.name;
+        let name = &self.spec.original.name;
         let rtnl = &mut self.host.rtnl;
-        Ok(vf_source::find(&*self.source, rtnl, &self.device, Some(name))?)
+        Ok(vf_source::find(&*self.spec.source, rtnl, &self.spec.device, Some(name))?)
     }
 
     /// The VF's link in the pod, for steps that need it there.
@@ -357,14 +351,11 @@ impl VfMove {
 
     /// The pod's namespace, for steps that need it.
     fn pod(&mut self) -> Result<&mut Namespace, MoveError> {
-        match &mut self.pod {
-            Some(pod) => Ok(pod),
-            None => Err(MoveError::Missing(self.device.clone())),
-        }
+        self.pod.as_mut().ok_or_else(|| MoveError::Missing(self.spec.device.clone()))
     }
 
     fn missing(&self) -> MoveError {
-        MoveError::Missing(self.device.clone())
+        MoveError::Missing(self.spec.device.clone())
     }
 }
 

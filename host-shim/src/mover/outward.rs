@@ -1,62 +1,24 @@
 //! The steps of a move out of the pod. None is undone: after a failure the call is repeated.
 
 use netlink::{Link, LinkChange, Netns, Request, Rtnl};
-use saga::{Step, Steps};
+use saga::Steps;
 
-use super::{Baseline, MoveError, VfMove, configure, port, port::ResetPort};
+use super::{Baseline, MoveError, VfMove, action::Action, configure, port};
 use crate::vf_source::{OwnState, PfPort};
 
 /// Moves a VF out of its pod and restores it.
-pub const STEPS: &Steps<VfMove, MoveError> = &[&Loosen, &MoveOut, &Restore];
+pub const STEPS: &Steps<VfMove, MoveError> = &[
+    &Action { name: "loosen", run: loosen },
+    &Action { name: "move-out", run: move_out },
+    &Action { name: "restore", run: restore },
+];
 
 /// The steps for a VF without a link.
-pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&ResetPort];
+pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> =
+    &[&Action { name: "reset-port", run: port::reset }];
 
 /// Removes from the VF what would make the kernel refuse the move, and from the pod the rules and routes that came with
 /// the VF.
-struct Loosen;
-
-impl Step<VfMove> for Loosen {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "loosen"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        loosen(vf_move)
-    }
-}
-
-struct MoveOut;
-
-impl Step<VfMove> for MoveOut {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "move-out"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        move_out(vf_move)
-    }
-}
-
-/// Restores what the record holds. For most VFs that is the whole baseline.
-struct Restore;
-
-impl Step<VfMove> for Restore {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "restore"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        restore(vf_move)
-    }
-}
-
 pub(super) fn loosen(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
     // A host port changes no namespace, so the move does not remove its addresses.
@@ -65,7 +27,7 @@ pub(super) fn loosen(vf_move: &mut VfMove) -> Result<(), MoveError> {
     }
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
     pod.rtnl.batch(&without_alternative_names(&link))?;
-    Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
+    Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.spec.plan.routing, link.index)?)
 }
 
 /// The VF's own name, or a unique one while another link has that name.
@@ -78,7 +40,7 @@ pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
     // Another program may take the name before the move. The kernel then refuses the move, and the repeated call
     // chooses again.
-    let name = name_in_host(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
+    let name = name_in_host(&mut vf_move.host.rtnl, &link, &vf_move.spec.original.name)?;
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
     Ok(pod.rtnl.change(move_to_host(&link, &vf_move.host.netns, name))?)
 }
@@ -96,14 +58,14 @@ fn move_to_host<'a>(link: &Link, host: &'a Netns, name: String) -> Request<'a> {
     Request::change_link(link.index, &LinkChange::new().down().netns(host).name(name))
 }
 
-/// Restores the VF in the host's namespace from any state.
+/// Restores in the host's namespace what the record holds, from any state. For most VFs that is the whole baseline.
 pub(super) fn restore(vf_move: &mut VfMove) -> Result<(), MoveError> {
     port::restore(vf_move, restore_link)
 }
 
 fn restore_link(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let link = vf_move.in_host()?.ok_or_else(|| vf_move.missing())?;
-    let requests = vf_move.original.restoring_requests(&link);
+    let requests = vf_move.spec.original.restoring_requests(&link);
     Ok(vf_move.host.rtnl.batch(&requests)?)
 }
 

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use ipnetwork::IpNetwork;
-use netlink::{Family, MacAddress, Route, RouteKind, Rule, Scope};
+use model::MAIN_TABLE;
+use netlink::{Family, MacAddress, Route, RouteKind, RouteScope, Rule};
 use offload_proto::{form::is_interface_name, sysctls, v1};
 
 /// The state of a VF in its pod.
@@ -103,9 +104,6 @@ pub(super) const FIRST_INTERFACE: &str = "eth0";
 /// The base of other interfaces' route priorities; the link's index is added. It exceeds the kernel's defaults, so such
 /// routes serve only where the first interface has none.
 const LATER_METRIC: u32 = 2000;
-
-/// The main table's number. The kernel reports no table for its routes.
-pub(crate) const MAIN_TABLE: u32 = 254;
 
 /// The destination of a family's default route.
 pub(crate) const fn default_destination(of_ipv6: bool) -> &'static str {
@@ -249,23 +247,11 @@ fn route(wanted: &v1::Route, addresses: &[IpNetwork]) -> Result<Route, PlanError
 }
 
 fn kind(text: &str) -> Result<RouteKind, PlanError> {
-    Ok(match text {
-        "" => RouteKind::Unicast,
-        "blackhole" => RouteKind::Blackhole,
-        "unreachable" => RouteKind::Unreachable,
-        "prohibit" => RouteKind::Prohibit,
-        other => return Err(malformed("route kind", other)),
-    })
+    if text.is_empty() { Ok(RouteKind::Unicast) } else { parse("route kind", text) }
 }
 
-fn scope(text: &str) -> Result<Option<Scope>, PlanError> {
-    Ok(Some(match text {
-        "" => return Ok(None),
-        "global" => Scope::Global,
-        "link" => Scope::Link,
-        "host" => Scope::Host,
-        other => return Err(malformed("route scope", other)),
-    }))
+fn scope(text: &str) -> Result<Option<RouteScope>, PlanError> {
+    if text.is_empty() { Ok(None) } else { parse("route scope", text).map(Some) }
 }
 
 /// Only listed sysctls, whatever the DPU sends: others would reach beyond the interface.

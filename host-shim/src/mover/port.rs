@@ -17,8 +17,8 @@ impl Step<VfMove> for SetPort {
     }
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let Some(port) = vf_move.port() else { return check_enforced(&vf_move.plan) };
-        let wanted = settings_for(&vf_move.plan)?;
+        let Some(port) = vf_move.port() else { return check_enforced(&vf_move.spec.plan) };
+        let wanted = settings_for(&vf_move.spec.plan)?;
         let (pf, present) = look_at(&mut vf_move.host.rtnl, &port)?;
         if !pf.is_up {
             return Err(MoveError::PfDown(pf.name));
@@ -34,28 +34,18 @@ impl Step<VfMove> for SetPort {
 
     /// A VF with a link is restored by the undo of the step that moves it.
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        if vf_move.original.is_handed_over { restore(vf_move, |_| Ok(())) } else { Ok(()) }
+        if vf_move.spec.original.is_handed_over { reset(vf_move) } else { Ok(()) }
     }
 }
 
 /// Restores the PF's settings of a VF that has no link.
-pub(super) struct ResetPort;
-
-impl Step<VfMove> for ResetPort {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "reset-port"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        restore(vf_move, |_| Ok(()))
-    }
+pub(super) fn reset(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    restore(vf_move, |_| Ok(()))
 }
 
 /// Sets the pod's MAC address on the VF itself. After the PF has set one, most drivers refuse any other.
 fn take_mac(vf_move: &mut VfMove, pf: &Link, port: &PfPort) -> Result<(), MoveError> {
-    let mac = vf_move.plan.mac;
+    let mac = vf_move.spec.plan.mac;
     let Some(link) = vf_move.in_host()?.filter(|link| link.mac != Some(mac)) else { return Ok(()) };
     let change = LinkChange::new().down().mac(mac);
     let rtnl = &mut vf_move.host.rtnl;
@@ -84,10 +74,10 @@ pub(super) fn restore(
     vf_move: &mut VfMove,
     restore_link: impl FnOnce(&mut VfMove) -> Result<(), MoveError>,
 ) -> Result<(), MoveError> {
-    let (Some(port), Some(original)) = (vf_move.port(), vf_move.original.port) else {
+    let (Some(port), Some(original)) = (vf_move.port(), vf_move.spec.original.port) else {
         return restore_link(vf_move);
     };
-    let own = vf_move.original.mac;
+    let own = vf_move.spec.original.mac;
     loosen(&mut vf_move.host.rtnl, &port, &original, own)?;
     restore_link(vf_move)?;
     settle(&mut vf_move.host.rtnl, &port, &original)

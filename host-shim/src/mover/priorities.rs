@@ -6,10 +6,11 @@
 //! and serves when the first is gone.
 
 use ipnetwork::IpNetwork;
+use model::MAIN_TABLE;
 use netlink::Route;
 use offload_proto::v1;
 
-use super::plan::{FIRST_INTERFACE, MAIN_TABLE};
+use super::plan::FIRST_INTERFACE;
 
 /// The kernel's default priority of IPv6 routes: `IP6_RT_PRIO_USER` in `include/uapi/linux/ipv6_route.h`.
 const USUAL_OF_IPV6: u32 = 1024;

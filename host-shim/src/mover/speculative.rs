@@ -4,41 +4,19 @@
 use std::sync::Arc;
 
 use netlink::LinkChange;
-use saga::{Step, Steps};
+use saga::Steps;
 
-use super::{MoveError, VfMove, inward};
+use super::{MoveError, VfMove, action::Action, inward};
 
 /// Moves a VF into a pod, down and under its own name.
-pub const STEPS: &Steps<VfMove, MoveError> = &[&PrepareSpeculative, &MoveSpeculative];
-
-/// Switches the VF off and deletes alternative names that would make the kernel refuse the move.
-struct PrepareSpeculative;
-
-impl Step<VfMove> for PrepareSpeculative {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "prepare-speculative"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        inward::prepare(vf_move)
-    }
-}
+pub const STEPS: &Steps<VfMove, MoveError> = &[
+    &Action { name: "prepare-speculative", run: inward::prepare },
+    &Action { name: "move-speculative", run: change_namespace },
+];
 
 /// Changes the namespace only. A rename here would be repeated later, and each rename waits for an RCU grace period.
-struct MoveSpeculative;
-
-impl Step<VfMove> for MoveSpeculative {
-    type Error = MoveError;
-
-    fn name(&self) -> &'static str {
-        "move-speculative"
-    }
-
-    fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let Some(link) = vf_move.departing.take() else { return Err(vf_move.missing()) };
-        let netns = Arc::clone(&vf_move.pod()?.netns);
-        Ok(vf_move.host.rtnl.change_link(link.index, &LinkChange::new().netns(&netns))?)
-    }
+fn change_namespace(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    let Some(link) = vf_move.departing.take() else { return Err(vf_move.missing()) };
+    let netns = Arc::clone(&vf_move.pod()?.netns);
+    Ok(vf_move.host.rtnl.change_link(link.index, &LinkChange::new().netns(&netns))?)
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    network::{Network, Options, unknown_option},
+    network::{AGENT_SOCKET, NETWORK, Network, unknown_option},
     refusal::Refusal,
 };
 use crate::cni::{
@@ -53,7 +53,6 @@ impl ContainerCall {
         &self.network_options.interface_name
     }
 
-    /// The environment of the CNI call.
     pub(super) fn environment(&self, verb: Verb, netns: &str) -> Environment {
         Environment {
             command: verb.as_str().into(),
@@ -68,31 +67,30 @@ impl ContainerCall {
     /// The configuration of the CNI call. A DEL uses only the agent's socket: it must succeed even if the network was
     /// changed or removed.
     pub(super) fn configuration(&self, verb: Verb) -> Result<Value, Refusal> {
-        let options = match verb {
-            Verb::Add => self.checked_options()?,
-            _ => self.network.options_for_teardown(),
-        };
-        let runtime_config = match verb {
-            Verb::Add => self.runtime_config()?,
-            _ => json!({}),
+        let (network, runtime_config) = match verb {
+            Verb::Add => {
+                self.check()?;
+                (self.network.option(NETWORK), self.runtime_config()?)
+            }
+            _ => (None, json!({})),
         };
         Ok(json!({
             "cniVersion": Version::NEWEST.as_str(),
             "name": self.network.name,
             "type": "host-shim",
-            "network": options.network,
-            "agentSocket": options.agent_socket,
+            "network": network,
+            "agentSocket": self.network.option(AGENT_SOCKET),
             "runtimeConfig": runtime_config,
         }))
     }
 
     /// Checks the network again: podman's file may have been edited since its creation.
-    fn checked_options(&self) -> Result<Options, Refusal> {
+    fn check(&self) -> Result<(), Refusal> {
         self.network.check()?;
         let mut of_container = self.network_options.options.iter().flatten();
         match of_container.next() {
             Some((key, value)) => Err(unknown_option(key, value)),
-            None => self.network.options(),
+            None => self.network.check_options(),
         }
     }
 

@@ -28,7 +28,6 @@ use crate::cni::{environment::Verb as CniVerb, plugin};
 use call::ContainerCall;
 pub use refusal::Refusal;
 
-/// The version of netavark's plugin API.
 const API_VERSION: &str = "1.0.0";
 
 /// The longest document that is read, in bytes: the same as for a CNI configuration.

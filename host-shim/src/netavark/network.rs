@@ -21,32 +21,24 @@ pub(super) struct Network {
     options: Option<BTreeMap<String, String>>,
 }
 
-/// The options of `podman network create -o KEY=VALUE`.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
-    /// The DPU's network. Absent: the one with the name of podman's network. Empty: the DPU's default network.
-    pub(super) network: Option<String>,
-    /// The agent's socket, if it is not the default one.
-    pub(super) agent_socket: Option<String>,
-}
+/// The option with the DPU's network. Absent: the one with the name of podman's network. Empty: the DPU's default
+/// network.
+pub(super) const NETWORK: &str = "network";
+/// The option with the agent's socket, if it is not the default one.
+pub(super) const AGENT_SOCKET: &str = "agent_socket";
 
 impl Network {
-    pub(super) fn options(&self) -> Result<Options, Refusal> {
-        let mut read = Options::default();
-        for (key, value) in self.options.iter().flatten() {
-            match key.as_str() {
-                "network" => read.network = Some(value.clone()),
-                "agent_socket" => read.agent_socket = Some(value.clone()),
-                _ => return Err(unknown_option(key, value)),
-            }
-        }
-        Ok(read)
+    /// An option of `podman network create -o KEY=VALUE`.
+    pub(super) fn option(&self, key: &str) -> Option<&String> {
+        self.options.as_ref()?.get(key)
     }
 
-    /// Options for a teardown, which must succeed for any network: only the agent's socket matters.
-    pub(super) fn options_for_teardown(&self) -> Options {
-        let agent_socket = self.options.iter().flatten().find(|(key, _)| *key == "agent_socket");
-        Options { network: None, agent_socket: agent_socket.map(|(_, path)| path.clone()) }
+    pub(super) fn check_options(&self) -> Result<(), Refusal> {
+        let mut options = self.options.iter().flatten();
+        match options.find(|(key, _)| ![NETWORK, AGENT_SOCKET].contains(&key.as_str())) {
+            Some((key, value)) => Err(unknown_option(key, value)),
+            None => Ok(()),
+        }
     }
 
     /// Refuses settings that the DPU's network decides.
@@ -78,7 +70,7 @@ pub(super) fn create(mut network: Value) -> Result<Value, Refusal> {
     let read = Network::deserialize(&network)
         .map_err(|error| Refusal(format!("cannot decode netavark's input: {error}")))?;
     read.check()?;
-    read.options()?;
+    read.check_options()?;
     // The DPU's networks do not resolve containers' names.
     if let Some(enabled) = network.get_mut("dns_enabled") {
         *enabled = false.into();

@@ -1,18 +1,11 @@
 //! Errors of the netavark plugin.
 
-use std::fmt;
-
 use crate::cni::error::CniError;
 
 /// Why a call failed, in one sentence for podman's user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Refusal(pub(super) String);
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
 
 impl From<CniError> for Refusal {
     fn from(error: CniError) -> Self {

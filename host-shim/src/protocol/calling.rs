@@ -10,10 +10,9 @@ use std::{
 };
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
-
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Call, DOCUMENT_LIMIT, END_OF_ANSWER, Question, Reply, Report, SILENCE, decode};
+use super::{Asked, Call, DOCUMENT_LIMIT, END_OF_ANSWER, Reply, Report, SILENCE, decode};
 
 /// The agent wrote no heartbeat for [`SILENCE`].
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +32,7 @@ const LAST_READ: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent sends
-/// heartbeats. An agent that is away is waited for as long as `agent_return`. `tell_waiting` is called once if the call
+/// heartbeats. An agent that is away is waited for as long as `agent_return`. `report_waiting` is called once if the call
 /// waits for more than a moment. A call that a stopping agent dropped is repeated: requests are idempotent.
 ///
 /// # Errors
@@ -42,10 +41,10 @@ pub fn call(
     socket: &Path,
     mut call: Call,
     agent_return: Duration,
-    tell_waiting: impl FnOnce(&io::Error),
+    report_waiting: impl FnOnce(&io::Error),
 ) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
-    let (mut away_since, mut tell_waiting) = (None, Some(tell_waiting));
+    let (mut away_since, mut report_waiting) = (None, Some(report_waiting));
     loop {
         let asked = Instant::now();
         let error = match ask(socket, &call, deadline, SILENCE) {
@@ -61,9 +60,9 @@ pub fn call(
             return Err(error);
         }
         if now - since >= QUIET
-            && let Some(tell) = tell_waiting.take()
+            && let Some(report) = report_waiting.take()
         {
-            tell(&error);
+            report(&error);
         }
         thread::park_timeout(LOOK);
         let left = deadline.saturating_duration_since(Instant::now());
@@ -88,7 +87,7 @@ fn is_of_a_restart(error: &io::Error) -> bool {
 /// # Errors
 /// Failures of connect, send, receive or decode.
 pub fn ask_report(socket: &Path, timeout: Duration) -> io::Result<Report> {
-    let call = Call::new(timeout, Question::Report);
+    let call = Call::new(timeout, Asked::Report);
     ask(socket, &call, Instant::now() + timeout, timeout)
 }
 
@@ -99,12 +98,12 @@ fn ask<Q: Serialize, A: DeserializeOwned>(
     silence: Duration,
 ) -> io::Result<A> {
     let stream = connect(socket, deadline)?;
-    let mut line = CallConnection { stream, deadline, silence, last_byte_at: Instant::now() };
-    line.write_all(&serde_json::to_vec(call)?)?;
-    // End of file tells the agent that the request is complete.
-    line.stream.shutdown(Shutdown::Write)?;
+    let mut connection = CallConnection { stream, deadline, silence, last_byte_at: Instant::now() };
+    connection.write_all(&serde_json::to_vec(call)?)?;
+    // End of file means that the request is complete.
+    connection.stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
-    BufReader::new(line.take(DOCUMENT_LIMIT)).read_until(END_OF_ANSWER, &mut answer)?;
+    BufReader::new(connection.take(DOCUMENT_LIMIT)).read_until(END_OF_ANSWER, &mut answer)?;
     decode(&answer)
 }
 
@@ -176,7 +175,7 @@ mod tests {
     use test_clock::Stopwatch;
 
     use super::*;
-    use crate::protocol::{Request, StatusRequest};
+    use crate::protocol::tests::within;
 
     fn call_quietly(socket: &Path, asked: Call) -> io::Result<Reply> {
         call(socket, asked, AGENT_RETURN_TIMEOUT, |_| ())
@@ -184,15 +183,6 @@ mod tests {
 
     fn status() -> Call {
         within(5000)
-    }
-
-    fn within(deadline_ms: u64) -> Call {
-        Call {
-            deadline_ms,
-            gives_up_at_ns: None,
-            traceparent: None,
-            request: Request::Status(StatusRequest::default()),
-        }
     }
 
     /// Answers one call with `answer` and returns the call.

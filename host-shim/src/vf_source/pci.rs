@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Which cards' VFs the agent uses, and their numbers on the DPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PciSettings {
     /// The mount point of sysfs.
     pub sysfs: PathBuf,
@@ -362,8 +362,7 @@ mod tests {
             sysfs: root.to_owned(),
             pfs: pfs.iter().map(pf).collect(),
             controller: 1,
-            probe_drivers: None,
-            is_legacy: false,
+            ..PciSettings::default()
         })
     }
 

@@ -2,8 +2,10 @@
 
 use netlink::{Link, Request, Rtnl};
 use sriov::{PciAddress, SOFTWARE_VF};
-use vf_alloc::{Device, FunctionId};
-use virtual_nic::VirtualVf;
+use vf_alloc::{
+    Device, FunctionId,
+    software_card::{CardLink, device_of},
+};
 
 use super::{OWN_MTU, OwnState, PfFacts, ResetError, VfIdentity, VfPlacement, VfSource};
 
@@ -28,8 +30,8 @@ impl VirtualCard {
 
 impl VfSource for VirtualCard {
     fn vf_of(&self, link: &Link) -> Option<VfIdentity> {
-        let vf: VirtualVf = link.alias.as_deref()?.parse().ok()?;
-        let identity = VfIdentity { id: vf.id, device: vf.pci.to_string().into() };
+        let CardLink::Vf(id) = CardLink::of(link.alias.as_deref()?)? else { return None };
+        let identity = VfIdentity { id, device: device_of(id) };
         self.uses(&identity).then_some(identity)
     }
 

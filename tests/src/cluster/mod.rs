@@ -193,7 +193,7 @@ impl Cluster {
         self.assert_invariants();
         // A pool that was just exhausted still has a condition, which is no difference.
         let found = self.operator().json(&["doctor"]);
-        assert_eq!(found["differences"], Value::Array(Vec::new()), "{found:#}");
+        assert_eq!(found["findings"], Value::Array(Vec::new()), "{found:#}");
     }
 
     /// Deletes by force: pod objects can stay for a while after everything else of a pod is gone.

@@ -52,7 +52,7 @@ fn assert_in_order(lab: &Lab, pair: &Pair) {
     }
     let found = lab.operator().output(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
-    assert_eq!(found["differences"], json!([]), "{found:#}");
+    assert_eq!(found["findings"], json!([]), "{found:#}");
 }
 
 /// CHECK of a pod's `eth0` with the result of its ADD.

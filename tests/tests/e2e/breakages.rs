@@ -69,7 +69,7 @@ const BREAKAGES: [Breakage; 30] = [
     row("the VFs of a pool are in quarantine", Turns(ConditionReason::PoolQuarantined), "VF_QUARANTINED", "VfQuarantined", "ConditionNotTrue", 5),
     row("the disk of `state_dir` is full, and an ADD fails", Turns(ConditionReason::JournalNotWritable), "SERVICE_PROBLEM", "ConditionFalse", "JournalNotWritable", 5),
     row("the disk of the agent's `state_dir` is full, and an ADD fails", Turns(ConditionReason::RecordsUnavailable), NONE, "AttachRefused", "AttachesRefused", 5),
-    row("the journal is lost, or older than the pods", Turns(ConditionReason::AttachmentUnrecorded), "ATTACHMENT_UNKNOWN_TO_DPU", "ConditionFalse", "PodsNotConnected", 15),
+    row("the journal is lost, or older than the pods", Turns(ConditionReason::AttachmentUnrecorded), "ATTACHMENT_UNRECORDED", "ConditionFalse", "PodsNotConnected", 15),
     row("an attachment stays in Releasing", Turns(ConditionReason::ReleaseStuck), "RELEASE_PENDING", "ConditionFalse", "ConditionNotTrue", 40),
     row("a pod lacks the route to its own subnet, with `reconcile_s = 1`", Turns(ConditionReason::PodDiffers), "POD_DIFFERS", "PodDiffers", "PodsNotConnected", 10),
     row("`ovsdb-server` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
@@ -186,7 +186,7 @@ fn pods_are_affected(lab: &Lab) -> bool {
 fn findings(lab: &Lab) -> Vec<String> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let found = diagnosis["differences"].as_array().into_iter().flatten();
+    let found = diagnosis["findings"].as_array().into_iter().flatten();
     found.map(|found| found["code"].as_str().unwrap().to_owned()).collect()
 }
 

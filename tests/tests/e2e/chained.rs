@@ -94,14 +94,14 @@ fn await_comparison(witness: &Chain) {
     }
 }
 
-fn differences(lab: &Lab, arguments: &[&str]) -> Vec<Value> {
+fn findings(lab: &Lab, arguments: &[&str]) -> Vec<Value> {
     let output = lab.operator().dpuctl(&[&["doctor", "-o", "json"], arguments].concat());
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    found["differences"].as_array().unwrap().clone()
+    found["findings"].as_array().unwrap().clone()
 }
 
 fn assert_no_differences(lab: &Lab) {
-    assert_eq!(differences(lab, &[]), Vec::<Value>::new());
+    assert_eq!(findings(lab, &[]), Vec::<Value>::new());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn tuned_mtu_flags_and_settings_stay() {
     assert_no_differences(&lab);
     await_comparison(&chain);
     assert_tuned();
-    assert_eq!(differences(&lab, &["--fix"]), Vec::<Value>::new());
+    assert_eq!(findings(&lab, &["--fix"]), Vec::<Value>::new());
     assert_tuned();
     chain.end(&lab);
     lab.assert_clean_slate();
@@ -189,7 +189,7 @@ fn tuned_mac_is_reported_with_the_way_out() {
     for word in ["runtimeConfig.mac", own.as_str().unwrap(), mac(2).as_str().unwrap()] {
         assert!(answer.stderr.contains(word), "{answer:?}");
     }
-    let found = differences(&lab, &[]);
+    let found = findings(&lab, &[]);
     assert_eq!((found.len(), &found[0]["code"]), (1, &json!("POD_DIFFERS")), "{found:#?}");
     assert!(found[0]["message"].as_str().unwrap().contains("runtimeConfig.mac"), "{found:#?}");
     tuned.result = answered;

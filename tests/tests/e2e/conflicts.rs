@@ -70,7 +70,7 @@ fn found(lab: &Lab) -> Vec<Value> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     // A service that is starting does not answer yet.
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let all = diagnosis["differences"].as_array().into_iter().flatten();
+    let all = diagnosis["findings"].as_array().into_iter().flatten();
     all.filter(|found| found["code"] == "ADDRESS_CONFLICT").cloned().collect()
 }
 

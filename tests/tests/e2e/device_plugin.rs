@@ -147,7 +147,7 @@ fn unused_vf_of_the_kubelet_is_reported() {
     assert!(lab.operator().faults().is_empty(), "the pod is connected");
     let found = lab.operator().dpuctl(&["doctor", "-o", "json"]).stdout;
     let found: serde_json::Value = serde_json::from_slice(&found).unwrap();
-    let found = found["differences"].as_array().unwrap().clone();
+    let found = found["findings"].as_array().unwrap().clone();
     let found: Vec<_> = found.iter().map(|it| (&it["code"], &it["subject"])).collect();
     assert_eq!(found, [(&"KUBELET_VF_UNUSED".into(), &id.as_str().into())]);
 

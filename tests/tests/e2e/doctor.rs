@@ -35,26 +35,26 @@ fn doctor(lab: &Lab, arguments: &[&str]) -> (Value, Option<i32>) {
     (found, status.code())
 }
 
-/// Whether an exit code reports differences or affected pods.
+/// Whether an exit code reports findings or affected pods.
 fn has_found(exit: Option<i32>) -> bool {
     matches!(exit, Some(1 | 5))
 }
 
-/// Code and state of the differences that were found.
-fn differences(diagnosis: &Value) -> Vec<(String, String)> {
+/// Code and state of the findings that were found.
+fn findings(diagnosis: &Value) -> Vec<(String, String)> {
     let text = |found: &Value, key: &str| found[key].as_str().unwrap().to_owned();
-    let all = diagnosis["differences"].as_array().unwrap().iter();
+    let all = diagnosis["findings"].as_array().unwrap().iter();
     all.map(|found| (text(found, "code"), text(found, "state"))).collect()
 }
 
 /// Asserts that the doctor names damage by `code` and that a fix repairs it.
 fn assert_named_and_fixed(lab: &Lab, code: &str) {
     let (found, exit) = doctor(lab, &[]);
-    let is_named = differences(&found).iter().any(|(named, _)| named == code);
+    let is_named = findings(&found).iter().any(|(named, _)| named == code);
     assert!(is_named && has_found(exit), "{code} is not in {found:#}");
     let (fixed, exit) = doctor(lab, &["--fix"]);
-    let expected = (code.to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
-    assert!(differences(&fixed).contains(&expected) && exit == Some(0), "{fixed:#}");
+    let expected = (code.to_owned(), "FINDING_STATE_REPAIRED".to_owned());
+    assert!(findings(&fixed).contains(&expected) && exit == Some(0), "{fixed:#}");
     assert_healthy(lab);
     figure(1, "breakages that doctor named and repaired");
 }
@@ -62,12 +62,12 @@ fn assert_named_and_fixed(lab: &Lab, code: &str) {
 /// Asserts that the doctor names damage of a free VF by `code` and that a fix repairs it. A listing of VFs may make the
 /// agent repair it first; then the damage is repeated.
 fn assert_fixed_on_request(lab: &Lab, code: &str, breakage: impl Fn()) -> Value {
-    let expected = (code.to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
+    let expected = (code.to_owned(), "FINDING_STATE_REPAIRED".to_owned());
     let fixed = wait_for("a fix that is before the agent", LIMIT, || {
         breakage();
         let (fixed, exit) = doctor(lab, &["--fix"]);
         assert_eq!(exit, Some(0), "{fixed:#}");
-        (differences(&fixed) == [expected.clone()]).then_some(fixed)
+        (findings(&fixed) == [expected.clone()]).then_some(fixed)
     });
     assert_healthy(lab);
     figure(1, "breakages that doctor named and repaired");
@@ -76,7 +76,7 @@ fn assert_fixed_on_request(lab: &Lab, code: &str, breakage: impl Fn()) -> Value 
 
 fn assert_healthy(lab: &Lab) {
     let (found, exit) = doctor(lab, &[]);
-    assert!(differences(&found).is_empty() && exit == Some(0), "{found:#}");
+    assert!(findings(&found).is_empty() && exit == Some(0), "{found:#}");
     lab.assert_invariants();
 }
 
@@ -125,7 +125,7 @@ fn host_without_eswitch_is_healthy() {
     let pod = Netns::new("pod");
     let _ = lab.add("plain", &pod, "eth0").result();
     let (found, exit) = doctor(&lab, &[]);
-    assert!(differences(&found).is_empty() && exit == Some(0), "{found:#}");
+    assert!(findings(&found).is_empty() && exit == Some(0), "{found:#}");
     let vfs = found["vfs"].as_array().unwrap();
     assert!(vfs.len() == 4 && vfs.iter().all(|vf| vf["representor"] == ""), "{found:#}");
     lab.card.host.ip(&["link", "set", "p0v2", "group", "7"]);
@@ -178,12 +178,12 @@ fn doctor_says_why_vf_is_not_restored() {
     lab.agent.signal(Signal::SIGCONT);
     let (found, exit) = doctor(&lab, &["--fix"]);
     assert!(has_found(exit), "{found:#}");
-    let unrepaired = &found["differences"][0];
+    let unrepaired = &found["findings"][0];
     assert_eq!(
         (&unrepaired["code"], &unrepaired["subject"]),
         (&"VF_DIFFERS".into(), &"pf0vf1".into())
     );
-    assert_eq!(unrepaired["state"], "DIFFERENCE_STATE_NOT_REPAIRED");
+    assert_eq!(unrepaired["state"], "FINDING_STATE_NOT_REPAIRED");
     let why = unrepaired["why"].as_str().unwrap();
     assert!(why.contains("exists") && why.contains(" a bridge, "), "{found:#}");
     assert!(!unrepaired["advice"].as_str().unwrap().contains("--fix"), "{found:#}");
@@ -222,8 +222,8 @@ fn fix_clears_the_condition_of_a_pod() {
     lab.agent.signal(Signal::SIGHUP);
     wait_for("the condition", LIMIT, || lab.operator().fault("POD_DIFFERS"));
     let (repaired, exit) = doctor(&lab, &["--fix"]);
-    let expected = ("POD_DIFFERS".to_owned(), "DIFFERENCE_STATE_REPAIRED".to_owned());
-    assert_eq!((differences(&repaired), exit), (vec![expected], Some(0)), "{repaired:#}");
+    let expected = ("POD_DIFFERS".to_owned(), "FINDING_STATE_REPAIRED".to_owned());
+    assert_eq!((findings(&repaired), exit), (vec![expected], Some(0)), "{repaired:#}");
 }
 
 /// A namespace that the agent searches, like those of processes.
@@ -262,7 +262,7 @@ fn misplaced_vf_of_release_is_named_and_fixed() {
     pod.ip(&["link", "set", "eth0", "netns", foreign.name(), "name", "stolen"]);
     lab.del("blue", &pod, "eth0").nothing();
     let (found, _) = doctor(&lab, &[]);
-    let reported = &found["differences"][0];
+    let reported = &found["findings"][0];
     assert_eq!(reported["code"], "RELEASE_PENDING", "{found:#}");
     let message = reported["message"].as_str().unwrap();
     let place = format!("{} as stolen", foreign.name());
@@ -286,7 +286,7 @@ fn vf_released_meanwhile_is_not_lost() {
                 lab.del("blue", &pod, "eth0").nothing();
             }
         });
-        let found: Vec<_> = (0..40).flat_map(|_| differences(&doctor(&lab, &[]).0)).collect();
+        let found: Vec<_> = (0..40).flat_map(|_| findings(&doctor(&lab, &[]).0)).collect();
         churns.store(false, Ordering::Relaxed);
         let lost = ["VF_ELSEWHERE", "VF_NOWHERE", "VF_UNKNOWN_TO_HOST"];
         assert!(found.iter().all(|(code, _)| !lost.contains(&code.as_str())), "{found:?}");
@@ -308,7 +308,7 @@ fn pod_without_record_keeps_held_vf() {
     lab.wait_until_good();
     let (found, exit) = doctor(&lab, &["--fix"]);
     assert!(has_found(exit));
-    let all = found["differences"].as_array().unwrap();
+    let all = found["findings"].as_array().unwrap();
     let elsewhere = all.iter().find(|found| found["code"] == "VF_ELSEWHERE").unwrap();
     assert!(elsewhere["why"].as_str().unwrap().contains("a pod may"), "{found:#}");
     assert!(pod.json("ip", &["link"]).iter().any(|link| link["ifname"] == "eth0"));
@@ -385,7 +385,7 @@ fn vf_with_taken_name_returns_later() {
     });
     lab.execute(&del).nothing();
     let (found, exit) = doctor(&lab, &[]);
-    let reported = found["differences"].to_string();
+    let reported = found["findings"].to_string();
     let words = ["d000:00:00.1", "RELEASE_PENDING", " dev"];
     assert!(has_found(exit) && words.iter().all(|word| reported.contains(word)), "{found:#}");
     let refused = lab.add("blue", &Netns::new("early"), "eth0");
@@ -434,7 +434,7 @@ fn vf_in_process_namespace_is_moved_back() {
     drop(pod);
     lab.execute(&del).nothing();
     let (found, exit) = doctor(&lab, &[]);
-    let reported = found["differences"].to_string();
+    let reported = found["findings"].to_string();
     let is_found = reported.contains("d000:00:00.1") && reported.contains("process/ns/net as eth0");
     assert!(has_found(exit) && is_found, "{found:#}");
     let _ = doctor(&lab, &["--fix"]);
@@ -453,7 +453,7 @@ fn absent_and_silent_hosts_are_shown() {
     lab.agent.signal(Signal::SIGSTOP);
     for arguments in [["--timeout", "1"].as_slice(), &["--fix", "--timeout", "2"]] {
         let (found, exit) = doctor(&lab, arguments);
-        let code = &found["differences"][0]["code"];
+        let code = &found["findings"][0]["code"];
         assert!(has_found(exit) && code == "HOST_NOT_EXAMINED", "{found:#}");
     }
     lab.agent.signal(Signal::SIGCONT);

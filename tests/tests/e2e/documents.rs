@@ -8,7 +8,7 @@ use std::{
 };
 
 use e2e::{Lab, Settings, program, run};
-use offload_proto::{Finding, Reason};
+use offload_proto::{FindingCode, Reason};
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -53,7 +53,7 @@ fn error_documentation_matches_the_code() {
 fn finding_documentation_matches_the_code() {
     let text = read("docs/TROUBLESHOOTING.md");
     let explained: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
-    let known: Vec<_> = Finding::ALL.iter().map(|finding| finding.as_str()).collect();
+    let known: Vec<_> = FindingCode::ALL.iter().map(|finding| finding.as_str()).collect();
     assert_eq!(explained, known);
 }
 

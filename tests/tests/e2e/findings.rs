@@ -26,7 +26,7 @@ fn findings(lab: &Lab) -> Vec<(String, String)> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let text = |found: &Value, key: &str| found[key].as_str().unwrap_or_default().to_owned();
-    let all = diagnosis["differences"].as_array().into_iter().flatten();
+    let all = diagnosis["findings"].as_array().into_iter().flatten();
     all.map(|found| (text(found, "code"), text(found, "subject"))).collect()
 }
 
@@ -125,9 +125,9 @@ fn doctor_names_pods_with_a_former_gateway() {
     let id = first_attachment(&lab);
     assert!(findings(&lab).is_empty());
     let _ = apply(&lab, &red("10.9.0.254"));
-    wait_for_finding(&lab, "FORMER_GATEWAY", &id);
+    wait_for_finding(&lab, "GATEWAY_GONE", &id);
     lab.del("red", &pod, "eth0").nothing();
-    wait_until_without(&lab, "FORMER_GATEWAY");
+    wait_until_without(&lab, "GATEWAY_GONE");
 }
 
 #[test]

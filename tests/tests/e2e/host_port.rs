@@ -145,7 +145,7 @@ fn host_port_reaches_pods() {
     wait_for_same(&lab, &port);
     let found = lab.operator().output(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
-    assert_eq!(found["differences"], json!([]));
+    assert_eq!(found["findings"], json!([]));
     let mut vfs = found["vfs"].as_array().unwrap().iter();
     let vf = vfs.find(|vf| vf["found"]["netdev"] == "offload0").unwrap();
     assert_eq!(vf["found"]["place"], "VF_PLACE_HOST");
@@ -249,7 +249,7 @@ fn wait_for_reason(lab: &Lab, reason: &str) {
         let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
         let found: Value = serde_json::from_slice(&output.stdout).ok()?;
         let reported =
-            found["differences"].as_array()?.iter().find(|it| it["code"] == "HOST_PORT_MISSING")?;
+            found["findings"].as_array()?.iter().find(|it| it["code"] == "HOST_PORT_MISSING")?;
         reported["message"].as_str()?.contains(reason).then_some(())
     });
 }

@@ -74,7 +74,7 @@ fn pods_of_two_hosts_ping_each_other() {
     let found = fleet.operator(0).output(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["hosts"].as_array().map(Vec::len), Some(2), "{found}");
-    assert_eq!(found["differences"], json!([]), "{found}");
+    assert_eq!(found["findings"], json!([]), "{found}");
     pods.detach(&fleet);
 }
 

@@ -194,7 +194,7 @@ fn pods_come_and_go(it: &Watched, pod: &Netns) {
     it.expect(Service, "service_host_connected", &[("host", "node-1")], 1.0);
     it.expect(Service, "service_vfs", &of_pool("free"), 4.0);
     it.expect(Agent, "agent_session_connected", &[], 1.0);
-    it.expect(Agent, "agent_vfs", &[("state", "clean")], 4.0);
+    it.expect(Agent, "agent_vfs", &[("state", "free")], 4.0);
     let commits = it.value(Service, "service_journal_commits_total", &[]).unwrap();
 
     let _ = it.lab.add("blue", pod, "eth0").result();
@@ -206,7 +206,7 @@ fn pods_come_and_go(it: &Watched, pod: &Netns) {
     it.calls(Agent, "ADD", "OK", 1.0);
     it.expect(Agent, "agent_records", &[("phase", "live")], 1.0);
     it.expect(Agent, "agent_vfs", &[("state", "in_use")], 1.0);
-    it.expect(Agent, "agent_vfs", &[("state", "clean")], 3.0);
+    it.expect(Agent, "agent_vfs", &[("state", "free")], 3.0);
     assert!(it.value(Service, "service_journal_commits_total", &[]).unwrap() > commits);
     expect_each_phase(it, Agent, "agent_attach");
     expect_each_phase(it, Service, "service_attach");

@@ -171,7 +171,6 @@ fn folders_that_others_may_write_are_refused() {
     let ended = lab.service_ends();
     assert_refused(&lab.service.log(), ended, &state);
     close(&state);
-    lab.start_service();
     // The folders of the records and of the socket.
     for folder in [lab.path().join("agent"), lab.path().to_owned()] {
         open(&folder);
@@ -180,6 +179,8 @@ fn folders_that_others_may_write_are_refused() {
         assert_refused(&lab.agent.log(), ended, &folder);
         close(&folder);
     }
+    // Not earlier: a service that starts while its folder's parent is open refuses that, too.
+    lab.start_service();
     lab.start_agent();
     lab.wait_until_good();
     lab.assert_clean_slate();

@@ -184,7 +184,7 @@ fn host_port_in_a_shared_subnet_is_refused() {
     wait_for("the reason", LIMIT, || {
         let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
         let found: Value = serde_json::from_slice(&output.stdout).ok()?;
-        let mut differences = found["differences"].as_array()?.iter();
+        let mut differences = found["findings"].as_array()?.iter();
         let missing = differences.find(|it| it["code"] == "HOST_PORT_MISSING")?;
         missing["message"].as_str()?.contains("acme in VLAN 20").then_some(())
     });

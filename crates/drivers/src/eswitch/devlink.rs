@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{
     Devlink, DevlinkDevice, DevlinkPort, EswitchMode, LinkEvent, MacAddress, Rate, RateChange,
-    RateSubject,
+    RateSubject, gone_is_done,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use vf_alloc::FunctionId;
 
 use super::{
     Card, Carried, Eswitch, Representor,
-    link::{Links, check_ingress_rate, check_rate_tree, described, gone_is_done, when_limited},
+    link::{Links, check_ingress_rate, check_rate_tree, described, when_limited},
 };
 use crate::{
     driver::{Ability, Capability, Fault, Reading, Refused, Unsupported, limited_capability},
@@ -107,17 +107,9 @@ impl DevlinkEswitch {
         Ok(eswitch)
     }
 
-    fn devlink(&self) -> MutexGuard<'_, Devlink> {
-        self.devlink.lock()
-    }
-
-    fn latest(&self) -> MutexGuard<'_, Snapshot> {
-        self.latest.lock()
-    }
-
     /// Puts a configured card into its mode. Fails unless the card ends up in switchdev mode.
     fn prepare_card(&self, device: &DevlinkDevice) -> Result<(), Refused> {
-        let mut devlink = self.devlink();
+        let mut devlink = self.devlink.lock();
         let mode = devlink.eswitch_mode(device).map_err(|error| match error.is_not_found() {
             true => Refused::because(format!("there is no devlink device {device}")),
             false => Refused::new(format!("look at card {device}"), error),
@@ -140,8 +132,8 @@ impl DevlinkEswitch {
 
     /// The devlink port of a VF, looked up where the latest snapshot has it. `None`: it is not there any more.
     fn known_port(&self, vf: FunctionId) -> Result<Option<DevlinkPort>, Refused> {
-        let Some((device, index)) = self.latest().place_of(vf) else { return Ok(None) };
-        let found = self.devlink().port(&device, index);
+        let Some((device, index)) = self.latest.lock().place_of(vf) else { return Ok(None) };
+        let found = self.devlink.lock().port(&device, index);
         let found = found.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
         Ok(found.filter(|port| vf_of(port) == Some(vf)))
     }
@@ -149,7 +141,7 @@ impl DevlinkEswitch {
     /// Finds the representor of a VF by listing everything.
     fn search(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let found = self.representors()?.into_iter().find(|found| found.vf == vf);
-        match self.latest().why_not(vf) {
+        match self.latest.lock().why_not(vf) {
             Some(why) if found.is_none() => Err(Refused::because(why)),
             _ => Ok(found),
         }
@@ -157,7 +149,7 @@ impl DevlinkEswitch {
 
     /// Tests the cards' features on these representors, and records the result in the snapshot.
     fn try_cards(&self, snapshot: &mut Snapshot, representors: &mut [Representor]) {
-        let known = self.latest().trials.clone();
+        let known = self.latest.lock().trials.clone();
         snapshot.trials.clone_from(&known);
         let cards: BTreeSet<_> = snapshot.ports().map(|found| found.device.clone()).collect();
         for card in cards {
@@ -192,7 +184,7 @@ impl DevlinkEswitch {
     ) -> Ability {
         let no_leaf = || NO_LEAF.to_owned();
         let (card, index) = snapshot.place_of(port.vf).ok_or_else(no_leaf)?;
-        let mut devlink = self.devlink();
+        let mut devlink = self.devlink.lock();
         match devlink.rate(&card, &RateSubject::Leaf(index)) {
             Ok(leaf) => attempt(&mut devlink, &leaf.ok_or_else(no_leaf)?),
             Err(error) if error.is_unsupported() => Err(no_leaf()),
@@ -203,7 +195,7 @@ impl DevlinkEswitch {
     /// Deletes nodes of ours without leaves: their last VF has vanished, or their creation was interrupted.
     fn delete_empty_nodes(&self, snapshot: &Snapshot) {
         for (device, node) in &snapshot.empty_nodes {
-            let deleted = self.trees.delete(&mut self.devlink(), device, node);
+            let deleted = self.trees.delete(&mut self.devlink.lock(), device, node);
             deleted.unwrap_or_else(|error| {
                 tracing::warn!(%device, node, %error, "cannot delete an empty rate node");
             });
@@ -262,7 +254,7 @@ impl DevlinkEswitch {
 
     /// Replaces the latest snapshot, and returns the previous one.
     fn replace_latest(&self, snapshot: Snapshot) -> Snapshot {
-        let mut latest = self.latest();
+        let mut latest = self.latest.lock();
         let snapshot = snapshot.after(&latest);
         std::mem::replace(&mut *latest, snapshot)
     }
@@ -270,10 +262,7 @@ impl DevlinkEswitch {
     /// The devlink port of a representor. A card reuses port numbers after a reset: a port with another link is
     /// another port.
     fn port(&self, port: &Representor) -> Result<Option<DevlinkPort>, Refused> {
-        let is_same = |found: &DevlinkPort| {
-            found.netdev.as_ref().is_some_and(|netdev| netdev.index == port.index)
-        };
-        Ok(self.known_port(port.vf)?.filter(is_same))
+        Ok(self.known_port(port.vf)?.filter(|found| found.link == Some(port.index)))
     }
 
     fn existing_port(&self, port: &Representor) -> Result<DevlinkPort, Refused> {
@@ -283,7 +272,7 @@ impl DevlinkEswitch {
 
     /// The rate leaf of a port. `None`: the card can't limit it.
     fn leaf(&self, port: &DevlinkPort) -> Result<Option<Rate>, Refused> {
-        let rate = self.devlink().rate(&port.device, &RateSubject::Leaf(port.index));
+        let rate = self.devlink.lock().rate(&port.device, &RateSubject::Leaf(port.index));
         match rate {
             Ok(rate) => Ok(rate),
             Err(error) if error.is_unsupported() => Ok(None),
@@ -299,11 +288,13 @@ impl DevlinkEswitch {
             Some(_) => {
                 let change = RateChange::new().max_bits(bits);
                 let leaf = RateSubject::Leaf(port.index);
-                let limited = self.devlink().set_rate(&port.device, &leaf, &change);
+                let limited = self.devlink.lock().set_rate(&port.device, &leaf, &change);
                 match limited {
                     // Some drivers create leaves and refuse rates. From now on the fabric limits this VF.
                     Err(error) if error.is_unsupported() => {
-                        vf_of(port).into_iter().for_each(|vf| self.latest().note_refused_rate(vf));
+                        if let Some(vf) = vf_of(port) {
+                            self.latest.lock().note_refused_rate(vf);
+                        }
                         Ok(())
                     }
                     limited => gone_is_done_if(bits == 0, limited)
@@ -320,7 +311,7 @@ impl DevlinkEswitch {
             let lacks = || Refused::because(NO_LEAF).blamed_on(Fault::Elsewhere);
             return if place.is_idle() { Ok(()) } else { Err(lacks()) };
         };
-        let placed = self.trees.place(&mut self.devlink(), &leaf, place);
+        let placed = self.trees.place(&mut self.devlink.lock(), &leaf, place);
         gone_is_done_if(place.is_idle(), placed)
             .map_err(|error| Refused::new(format!("give port {port} its place"), error))
     }
@@ -332,7 +323,7 @@ impl DevlinkEswitch {
         place: &Place,
     ) -> Result<(bool, Vec<String>), Refused> {
         let Some(leaf) = leaf else { return Ok((place.is_idle(), Vec::new())) };
-        let found = self.trees.find(&mut self.devlink(), leaf, place);
+        let found = self.trees.find(&mut self.devlink.lock(), leaf, place);
         found.map_err(|error| Refused::new("read the rate tree", error))
     }
 
@@ -342,9 +333,9 @@ impl DevlinkEswitch {
     }
 
     fn set_mac(&self, port: &DevlinkPort, mac: MacAddress) -> Result<(), Refused> {
-        match port.function.and_then(|function| function.mac) {
+        match port.mac {
             Some(current) if current != mac => {
-                gone_is_done_if(mac == NO_MAC, self.devlink().set_port_mac(port, mac))
+                gone_is_done_if(mac == NO_MAC, self.devlink.lock().set_port_mac(port, mac))
                     .map_err(|error| Refused::new(format!("program port {port}"), error))
             }
             // The port takes no MAC address, or has this one.
@@ -388,7 +379,7 @@ impl Eswitch for DevlinkEswitch {
         let prepared: Vec<_> = cards.map(|device| self.prepare_card(device)).collect();
         prepared.into_iter().collect::<Result<(), _>>()?;
         if self.settings.devices.is_empty() {
-            let cards = snapshot::cards(&mut self.devlink(), &self.settings.devices)?;
+            let cards = snapshot::cards(&mut self.devlink.lock(), &self.settings.devices)?;
             if cards.is_empty() {
                 return Err(Refused::because(
                     "no card of this DPU is in switchdev mode: set eswitch.devices and \
@@ -400,15 +391,15 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn cards(&self) -> Vec<Card> {
-        self.latest().cards.clone()
+        self.latest.lock().cards.clone()
     }
 
     fn card_of(&self, vf: FunctionId) -> Option<String> {
-        self.latest().card_of(vf).map(ToString::to_string)
+        self.latest.lock().card_of(vf).map(ToString::to_string)
     }
 
     fn problems(&self) -> Vec<String> {
-        self.latest().problems()
+        self.latest.lock().problems()
     }
 
     fn concerns(&self, event: &LinkEvent) -> bool {
@@ -418,7 +409,7 @@ impl Eswitch for DevlinkEswitch {
             LinkEvent::Changed(link) => link.index,
             LinkEvent::Gone { index, .. } => *index,
         };
-        self.latest().has_link(index)
+        self.latest.lock().has_link(index)
     }
 
     fn has_devlink_cards(&self) -> bool {
@@ -427,13 +418,13 @@ impl Eswitch for DevlinkEswitch {
 
     /// The capabilities of the latest snapshot.
     fn capabilities(&self) -> Vec<Capability> {
-        let latest = self.latest();
+        let latest = self.latest.lock();
         self.capabilities_of(&latest, latest.ports())
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)?;
-        let latest = self.latest();
+        let latest = self.latest.lock();
         // An unknown port is checked when it is programmed.
         let Some(tried) = latest.card_of(settings.vf).and_then(|card| latest.tried(card)) else {
             return Ok(());
@@ -444,7 +435,7 @@ impl Eswitch for DevlinkEswitch {
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
         // List ports before links: a link that appears in between causes an event, and the next listing has its
         // port.
-        let mut snapshot = snapshot::take(&mut self.devlink(), &self.settings.devices)?;
+        let mut snapshot = snapshot::take(&mut self.devlink.lock(), &self.settings.devices)?;
         let links = self.links.all()?;
         let mut representors = snapshot.representors(links);
         self.try_cards(&mut snapshot, &mut representors);
@@ -463,14 +454,14 @@ impl Eswitch for DevlinkEswitch {
         let Some(port) = self.known_port(vf)? else {
             return self.search(vf);
         };
-        let Some(netdev) = &port.netdev else { return Ok(None) };
-        let link = self.links.of_index(netdev.index);
+        let Some(index) = port.link else { return Ok(None) };
+        let link = self.links.of_index(index);
         let link = link.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
         let found = FoundPort::new(&port, self.leaf(&port)?.as_ref());
-        let offloads_filters = self.latest().offloads_filters(&found.device);
+        let offloads_filters = self.latest.lock().offloads_filters(&found.device);
         let representor =
             link.map(|link| Representor { offloads_filters, ..found.representor(vf, link) });
-        self.latest().note(vf, found);
+        self.latest.lock().note(vf, found);
         Ok(representor)
     }
 
@@ -488,7 +479,7 @@ impl Eswitch for DevlinkEswitch {
 
     fn port_mac(&self, port: &Representor, mac: MacAddress) -> Result<Reading, Refused> {
         let port = self.existing_port(port)?;
-        Ok(match port.function.and_then(|function| function.mac) {
+        Ok(match port.mac {
             None => Reading::in_place("set by the host"),
             Some(NO_MAC) => Reading::missing("none"),
             Some(current) => Reading { in_place: current == mac, detail: current.to_string() },
@@ -500,7 +491,7 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn limits_egress(&self, vf: FunctionId) -> bool {
-        self.latest().found(vf).is_none_or(FoundPort::limits_egress)
+        self.latest.lock().found(vf).is_none_or(FoundPort::limits_egress)
     }
 
     fn set_rate(&self, representor: &Representor, settings: &PortSettings) -> Result<(), Refused> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, set_sysctl};
-use parking_lot::{Mutex, MutexGuard};
+use netlink::{Family, Limit, LimitInForce, Link, LinkChange, Rtnl, gone_is_done, set_sysctl};
+use parking_lot::Mutex;
 use vf_alloc::FunctionId;
 
 use super::{Carried, Representor};
@@ -40,17 +40,13 @@ impl Links {
         Ok(Self(Mutex::new(rtnl)))
     }
 
-    fn rtnl(&self) -> MutexGuard<'_, Rtnl> {
-        self.0.lock()
-    }
-
     pub(super) fn all(&self) -> Result<Vec<Link>, Refused> {
-        self.rtnl().links().map_err(|error| Refused::new("list the representors", error))
+        self.0.lock().links().map_err(|error| Refused::new("list the representors", error))
     }
 
     /// The traffic of each link, by index. What a representor's link has received, its VF has sent.
     pub(super) fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
-        let mut rtnl = self.rtnl();
+        let mut rtnl = self.0.lock();
         let refused = |error| Refused::new("count what the representors have carried", error);
         let statistics = rtnl.link_statistics().map_err(refused)?;
         let drops = rtnl.traffic_control().drops().map_err(refused)?;
@@ -67,17 +63,17 @@ impl Links {
     }
 
     pub(super) fn named(&self, name: &str) -> Result<Option<Link>, netlink::Error> {
-        self.rtnl().link_by_name(name)
+        self.0.lock().link_by_name(name)
     }
 
     pub(super) fn of_index(&self, index: u32) -> Result<Option<Link>, netlink::Error> {
-        self.rtnl().link_by_index(index)
+        self.0.lock().link_by_index(index)
     }
 
     /// Whether the card carries out filters of what comes in at a representor: see
     /// [`netlink::TrafficControl::try_card`].
     pub(super) fn try_filters(&self, port: &Representor) -> Ability {
-        let tried = self.rtnl().traffic_control().try_card(port.index);
+        let tried = self.0.lock().traffic_control().try_card(port.index);
         tried.map_err(|error| error.to_string())
     }
 
@@ -104,20 +100,20 @@ impl Links {
     }
 
     fn change(&self, port: &Representor, change: &LinkChange<'_>) -> Result<(), Refused> {
-        let changed = self.rtnl().change_link(port.index, change);
+        let changed = self.0.lock().change_link(port.index, change);
         changed.map_err(|error| Refused::new(format!("change representor {}", port.name), error))
     }
 
     /// Limits what the pod receives, which is what the representor sends.
     pub(super) fn limit(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
         let limited =
-            self.rtnl().traffic_control().set_queue_limit(port.index, limit(bandwidth, port.mtu));
+            self.0.lock().traffic_control().set_queue_limit(port.index, limit(bandwidth, port.mtu));
         limited.map_err(|error| Refused::new(format!("limit the rate of {}", port.name), error))
     }
 
     /// Succeeds if the link is gone.
     pub(super) fn unlimit(&self, port: &Representor) -> Result<(), Refused> {
-        gone_is_done(self.rtnl().traffic_control().set_queue_limit(port.index, None))
+        gone_is_done(self.0.lock().traffic_control().set_queue_limit(port.index, None))
             .map_err(|error| Refused::new(format!("take the limit off {}", port.name), error))
     }
 
@@ -126,7 +122,7 @@ impl Links {
         &self,
         port: &Representor,
     ) -> Result<Option<LimitInForce>, Refused> {
-        let limit = self.rtnl().traffic_control().queue_limit(port.index);
+        let limit = self.0.lock().traffic_control().queue_limit(port.index);
         limit.map_err(|error| Refused::new(format!("read the limit of {}", port.name), error))
     }
 }
@@ -150,10 +146,9 @@ fn disable_ip(port: &Representor) {
 /// Checks an ingress rate against the kernel's ability to limit.
 pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<(), Unsupported> {
     match token_bucket {
-        Err(why) if bits != 0 => Err(Unsupported {
-            setting: format!("an ingress rate of {bits} bit/s"),
-            why: why.clone(),
-        }),
+        Err(why) if bits != 0 => {
+            Err(Unsupported::new(format!("an ingress rate of {bits} bit/s"), why))
+        }
         _ => Ok(()),
     }
 }
@@ -164,15 +159,14 @@ pub fn check_rate_tree(
     share: &Ability,
     total: &Ability,
 ) -> Result<(), Unsupported> {
-    let unsupported = |what: &str, bits: u64, why: &String| Unsupported {
-        setting: format!("{what} of {bits} bit/s"),
-        why: why.clone(),
-    };
     if let (bits @ 1.., Err(why)) = (settings.bandwidth.egress_share, share) {
-        return Err(unsupported("an egress share", bits, why));
+        return Err(Unsupported::new(format!("an egress share of {bits} bit/s"), why));
     }
     match (&settings.total_egress, total) {
-        (Some(total), Err(why)) => Err(unsupported("a total egress rate", total.rate, why)),
+        (Some(total), Err(why)) => {
+            let setting = format!("a total egress rate of {} bit/s", total.rate);
+            Err(Unsupported::new(setting, why))
+        }
         _ => Ok(()),
     }
 }
@@ -229,11 +223,6 @@ fn limit(bandwidth: &Bandwidth, mtu: u32) -> Option<Limit> {
 /// the burst but not the queue would be dropped at every retransmission.
 fn largest_burst(by_rate: u64, queue: u64) -> u64 {
     if queue < LARGEST_PIECE { by_rate.min(queue) } else { by_rate }
-}
-
-/// Treats the removal of something that has vanished as done.
-pub fn gone_is_done(outcome: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
-    outcome.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }
 
 #[cfg(test)]

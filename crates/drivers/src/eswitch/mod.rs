@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt};
 use netlink::{LinkEvent, MacAddress, Traffic};
 use vf_alloc::FunctionId;
 
-pub use link::{LARGEST_PIECE, LONGEST_BURST, check_rate_tree, gone_is_done};
+pub use link::{LARGEST_PIECE, LONGEST_BURST, check_rate_tree};
 
 use crate::driver::{Capability, Reading, Refused, Unsupported};
 use model::{Label, PortSettings};

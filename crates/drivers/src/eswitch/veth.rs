@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use netlink::{Link, LinkEvent};
-use vf_alloc::FunctionId;
-use virtual_nic::RepresentorAlias;
+use vf_alloc::{FunctionId, software_card::CardLink};
 
 use super::{
     Carried, Eswitch, Representor,
@@ -43,15 +42,16 @@ impl VethEswitch {
 
 /// The VF of the representor with that alias. `None`: the link is no representor.
 fn represented_vf(alias: Option<&str>) -> Option<FunctionId> {
-    alias?.parse().ok().map(|RepresentorAlias(vf)| vf)
+    match CardLink::of(alias?)? {
+        CardLink::Representor(vf) => Some(vf),
+        _ => None,
+    }
 }
 
 fn check_alias(label: &Label) -> Result<(), Unsupported> {
     match label.alias.as_str() {
         "" => Ok(()),
-        alias => {
-            Err(Unsupported { setting: format!("link_alias = {alias:?}"), why: NO_ALIAS.into() })
-        }
+        alias => Err(Unsupported::new(format!("link_alias = {alias:?}"), NO_ALIAS)),
     }
 }
 

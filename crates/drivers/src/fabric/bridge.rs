@@ -22,14 +22,13 @@ mod vlans;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl};
-use parking_lot::{Mutex, MutexGuard};
+use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl, gone_is_done};
+use parking_lot::Mutex;
 
 pub use abilities::BridgeAbilities;
 use gateways::GatewayPairs;
 use ingress_bypass::IngressBypass;
 use link::{ALIAS, BridgeLink};
-
 use uplinks::Uplinks;
 use vlans::{UNTAGGED, Vlans, membership, port_changes, port_vlans, surplus};
 
@@ -43,7 +42,7 @@ use crate::{
         ALLOW_RULES, Ability, Capability, Fault, Reading, Refused, Unsupported, capability,
         limited_capability,
     },
-    eswitch::{Representor, gone_is_done},
+    eswitch::Representor,
     probe::KernelAbilities,
 };
 use model::{AntiSpoofing, PortSettings};
@@ -105,15 +104,12 @@ impl BridgeFabric {
     }
 
     fn not_joined(&self, port: &Representor, error: Error) -> Refused {
-        let refused =
-            Refused::new(format!("join {} to bridge {}", port.name, self.bridge.name()), error);
+        let doing = format!("join {} to bridge {}", port.name, self.bridge.name());
+        let full =
+            format!("can't {doing}: it has {MOST_PORTS} ports, the most that the kernel allows");
+        let refused = Refused::new(doing, error);
         match refused.fault() {
-            Fault::FabricFull => Refused::because(format!(
-                "can't join {} to bridge {}: it has {MOST_PORTS} ports, the most that the kernel allows",
-                port.name,
-                self.bridge.name()
-            ))
-            .blamed_on(Fault::FabricFull),
+            Fault::FabricFull => Refused::because(full).blamed_on(Fault::FabricFull),
             Fault::Port | Fault::Elsewhere | Fault::FabricAway => refused,
         }
     }
@@ -136,10 +132,6 @@ impl BridgeFabric {
     fn guard_limits(&self) -> String {
         let lack = self.bypass.lack().map(|lack| format!("; {lack}")).unwrap_or_default();
         format!("{}{lack}", guard::WHERE)
-    }
-
-    fn lock_own_macs(&self) -> MutexGuard<'_, Vec<MacAddress>> {
-        self.own_macs.lock()
     }
 
     /// Skips links that do not exist.
@@ -295,7 +287,7 @@ impl Fabric for BridgeFabric {
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        let refuse = |setting: String, why: &str| Err(Unsupported { setting, why: why.into() });
+        let refuse = |setting: String, why: &str| Err(Unsupported::new(setting, why));
         for vlan in settings.vlan.iter().chain(&settings.trunk) {
             match &self.abilities.vlan_filtering {
                 Err(why) => return refuse(format!("VLAN {vlan}"), why),
@@ -341,7 +333,7 @@ impl Fabric for BridgeFabric {
             // Without an address of its own, a bridge takes one from its ports: read it after the uplinks have
             // joined.
             let own_macs = self.find_own_macs(rtnl);
-            *self.lock_own_macs() = own_macs;
+            *self.own_macs.lock() = own_macs;
             synced
                 .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error))
                 .and(joined.and(kept).and(self.bridge.check_stp()).map_err(Refused::partial))
@@ -369,7 +361,7 @@ impl Fabric for BridgeFabric {
     }
 
     fn own_macs(&self) -> Vec<MacAddress> {
-        self.lock_own_macs().clone()
+        self.own_macs.lock().clone()
     }
 
     fn ports_seen_as(&self) -> Vec<String> {

@@ -130,10 +130,10 @@ impl Fabric for Bridges {
         let bridge = settings.bridge.as_deref();
         match self.find(bridge) {
             Some(bridge) => bridge.fabric.check(settings),
-            None => Err(Unsupported {
-                setting: format!("bridge = {:?}", bridge.unwrap_or_default()),
-                why: no_bridge(bridge),
-            }),
+            None => {
+                let setting = format!("bridge = {:?}", bridge.unwrap_or_default());
+                Err(Unsupported::new(setting, no_bridge(bridge)))
+            }
         }
     }
 

@@ -36,7 +36,7 @@ impl EgressLimit {
     /// Checks the limit against the fabric's ability to limit.
     pub(super) fn check(&self, ability: &Ability) -> Result<(), Unsupported> {
         let setting = || format!("an egress rate of {} bit/s", self.rate);
-        ability.clone().map_err(|why| Unsupported { setting: setting(), why })
+        ability.clone().map_err(|why| Unsupported::new(setting(), why))
     }
 }
 

@@ -20,8 +20,7 @@ use std::{
 };
 
 pub use bridges::Bridges;
-pub use gateway::mac_of;
-pub use gateway::{GatewayLink, GatewayPort};
+pub use gateway::{GatewayLink, GatewayPort, mac_of};
 pub use limit::EgressLimit;
 use netlink::{LinkEvent, MacAddress};
 pub use settings::BridgeSettings;

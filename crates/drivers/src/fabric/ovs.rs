@@ -22,8 +22,6 @@ mod protocols;
 mod rows;
 mod settings;
 mod shared;
-mod shared_links;
-mod switches;
 mod tables;
 mod touched;
 mod vswitch;
@@ -36,15 +34,12 @@ use std::{
 
 use netlink::{LinkEvent, MacAddress};
 use openflow::{Action, Cookies, CountedFlow, Switch};
-use parking_lot::{Condvar, Mutex, MutexGuard};
-pub use settings::check_database;
-pub use settings::{DATABASE, Datapath, OvsSettings};
+use parking_lot::{Condvar, Mutex};
+pub use settings::{DATABASE, Datapath, OvsSettings, check_database};
 pub use vswitch::Vswitch;
 
 use flows::Flows;
 use rows::Port;
-use shared_links::SharedLinks;
-use switches::Switches;
 use touched::Touched;
 
 use super::{
@@ -108,6 +103,17 @@ struct Inner {
     over: Condvar,
 }
 
+/// What the kernel reports about the links that all ports share.
+#[derive(Debug, Default)]
+struct SharedLinks {
+    /// The smallest MTU of the uplinks that could be joined, in bytes.
+    mtu: Option<u32>,
+    /// The MAC addresses of the bridge and of its links that are not pods' ports.
+    macs: Vec<MacAddress>,
+    /// A sentence about another program's flows that precede our guards.
+    problem: Option<String>,
+}
+
 impl OvsFabric {
     /// A driver for this bridge of `vswitch`, which all bridges of the fabric share. Links are those of the calling
     /// thread's network namespace. Open vSwitch need not run yet. [`Fabric::prepare`] creates the bridge.
@@ -119,7 +125,7 @@ impl OvsFabric {
             settings: settings.bridge.clone(),
             datapath: settings.datapath,
             vswitch: Arc::clone(vswitch),
-            flows: Flows::new(Switches::new(vswitch.management(&settings.bridge.name))),
+            flows: Flows::new(vswitch.management(&settings.bridge.name)),
             common: common_flows(),
             sockets: Sockets::open()?,
             shared: Mutex::default(),
@@ -144,10 +150,6 @@ impl Drop for OvsFabric {
 }
 
 impl Inner {
-    fn shared(&self) -> MutexGuard<'_, SharedLinks> {
-        self.shared.lock()
-    }
-
     /// Calls `look` with the port's row, if the port is a member by the link that it has now.
     fn of_member<T>(
         &self,
@@ -325,7 +327,7 @@ impl Fabric for OvsFabric {
     }
 
     fn uplink_mtu(&self, _bridge: Option<&str>) -> Option<u32> {
-        self.inner.shared().mtu
+        self.inner.shared.lock().mtu
     }
 
     fn uplinks(&self, _bridge: Option<&str>) -> &[String] {
@@ -337,7 +339,7 @@ impl Fabric for OvsFabric {
     }
 
     fn own_macs(&self) -> Vec<MacAddress> {
-        self.inner.shared().macs.clone()
+        self.inner.shared.lock().macs.clone()
     }
 
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
@@ -400,7 +402,7 @@ impl Fabric for OvsFabric {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.inner.shared().problem.clone().into_iter().collect()
+        self.inner.shared.lock().problem.clone().into_iter().collect()
     }
 
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {

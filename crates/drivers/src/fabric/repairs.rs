@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, mem};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// The repairs of a bridge and of its links that are not pods' ports.
 #[derive(Debug, Default)]
@@ -20,28 +20,24 @@ impl Repairs {
     /// Records that the link is in place, and the `change` that was necessary. The change counts as a repair only
     /// if the link was in place before; otherwise the link is new or has returned.
     pub(super) fn note_in_place(&self, link: &str, change: Option<String>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let was_in_place = !state.in_place.insert(link.to_owned());
         state.made.extend(change.filter(|_| was_in_place));
     }
 
     /// Records a repair that does not concern a link: one sentence.
     pub(super) fn note(&self, made: String) {
-        self.lock().made.push(made);
+        self.0.lock().made.push(made);
     }
 
     /// Records that the link can't be put in place. The fabric reports it as missing.
     pub(super) fn note_missing(&self, link: &str) {
-        self.lock().in_place.remove(link);
+        self.0.lock().in_place.remove(link);
     }
 
     /// Takes the repairs since the latest call.
     pub(super) fn take(&self) -> Vec<String> {
-        mem::take(&mut self.lock().made)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
+        mem::take(&mut self.0.lock().made)
     }
 }
 

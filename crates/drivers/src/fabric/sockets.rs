@@ -1,7 +1,7 @@
 //! A pool of rtnetlink sockets: one for each call in progress.
 
 use netlink::{Netns, Rtnl};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::driver::Refused;
 
@@ -27,19 +27,15 @@ impl Sockets {
         &self,
         work: impl FnOnce(&mut Rtnl) -> Result<T, Refused>,
     ) -> Result<T, Refused> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         let mut rtnl = idle.map_or_else(|| self.another(), Ok)?;
         let outcome = work(&mut rtnl);
-        self.idle().push(rtnl);
+        self.idle.lock().push(rtnl);
         outcome
     }
 
     fn another(&self) -> Result<Rtnl, Refused> {
         Rtnl::open_in(&self.netns).map_err(|error| Refused::new("ask the kernel", error))
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Rtnl>> {
-        self.idle.lock()
     }
 }
 
@@ -57,7 +53,7 @@ mod tests {
         };
         for _ in 0..2 {
             sockets.with(both).unwrap();
-            assert_eq!(sockets.idle().len(), 2);
+            assert_eq!(sockets.idle.lock().len(), 2);
         }
     }
 }

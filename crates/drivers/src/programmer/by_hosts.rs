@@ -52,51 +52,35 @@ pub(super) fn capabilities() -> Vec<Capability> {
 pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     let rate = settings.bandwidth.ingress_rate;
     if rate != 0 {
-        let setting = format!("an ingress rate of {rate} bit/s");
-        return Err(Unsupported { setting, why: NO_INGRESS_RATE.into() });
+        return Err(Unsupported::new(format!("an ingress rate of {rate} bit/s"), NO_INGRESS_RATE));
     }
     let no_tree = Err(NO_RATE_TREE.to_owned());
     check_rate_tree(settings, &no_tree, &no_tree)?;
-    check_trunk(settings)?;
+    if !settings.trunk.is_empty() {
+        let vlans: Vec<_> = settings.trunk.iter().map(u16::to_string).collect();
+        let setting = format!("a trunk of VLANs {}", vlans.join(", "));
+        return Err(Unsupported::new(setting, NO_TRUNK));
+    }
     check_label(&settings.label)?;
     if settings.ingress_rules.is_some() {
-        return Err(Unsupported { setting: "allow".into(), why: NO_RULES.into() });
+        return Err(Unsupported::new("allow", NO_RULES));
     }
-    check_guard(settings)
-}
-
-fn check_trunk(settings: &PortSettings) -> Result<(), Unsupported> {
-    if settings.trunk.is_empty() {
-        return Ok(());
-    }
-    let vlans: Vec<_> = settings.trunk.iter().map(u16::to_string).collect();
-    let setting = format!("a trunk of VLANs {}", vlans.join(", "));
-    Err(Unsupported { setting, why: NO_TRUNK.into() })
-}
-
-fn check_label(label: &Label) -> Result<(), Unsupported> {
-    if *label == Label::default() {
-        return Ok(());
-    }
-    let setting = match label.group {
-        0 => format!("link_alias = {:?}", label.alias),
-        group => format!("link_group = {group}"),
-    };
-    Err(Unsupported { setting, why: NO_LINK.into() })
-}
-
-fn check_guard(settings: &PortSettings) -> Result<(), Unsupported> {
     if settings.anti_spoofing == AntiSpoofing::Full {
-        let setting = "anti_spoofing = \"full\"".to_owned();
-        return Err(Unsupported { setting, why: NO_ADDRESSES.into() });
+        return Err(Unsupported::new("anti_spoofing = \"full\"", NO_ADDRESSES));
     }
     match macs(&settings.allowed_sources).next() {
-        Some(mac) => {
-            let setting = format!("{mac} among allowed_sources");
-            Err(Unsupported { setting, why: NO_OTHER_MACS.into() })
-        }
+        Some(mac) => Err(Unsupported::new(format!("{mac} among allowed_sources"), NO_OTHER_MACS)),
         None => Ok(()),
     }
+}
+
+fn check_label(Label { group, alias }: &Label) -> Result<(), Unsupported> {
+    let setting = match group {
+        0 if alias.is_empty() => return Ok(()),
+        0 => format!("link_alias = {alias:?}"),
+        group => format!("link_group = {group}"),
+    };
+    Err(Unsupported::new(setting, NO_LINK))
 }
 
 #[cfg(test)]
@@ -111,17 +95,11 @@ mod tests {
         PortSettings {
             vf: FunctionId::local(0, 1),
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
-            addresses: Vec::new(),
             mtu: 1500,
-            bridge: None,
             vlan: Some(100),
-            trunk: [].into(),
-            label: Label::default(),
             bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },
-            total_egress: None,
             anti_spoofing: AntiSpoofing::Mac,
-            allowed_sources: [].into(),
-            ingress_rules: None,
+            ..PortSettings::default()
         }
     }
 

@@ -2,11 +2,7 @@
 //!
 //! The programmer owns the drivers of eswitch and fabric. It locks nothing: callers hold the lock of the VF.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bootstrap::Chain;
 use netlink::{LinkEvent, MacAddress};
@@ -18,7 +14,7 @@ use crate::{
     eswitch::{Card, Eswitch, Representor},
     fabric::{Fabric, GatewayLinks, GatewayPort, Membership},
 };
-use model::{AntiSpoofing, Bandwidth, Label, PortSettings};
+use model::{AntiSpoofing, Label, PortSettings};
 
 /// The index that stands for a representor where VFs have none.
 const NO_INDEX: u32 = 0;
@@ -476,21 +472,7 @@ impl Surveyed {
 
 /// The settings of an idle VF's representor, enough to undo all steps.
 pub(crate) fn idle(vf: FunctionId) -> PortSettings {
-    PortSettings {
-        vf,
-        mac: MacAddress([0; 6]),
-        addresses: Vec::new(),
-        mtu: 0,
-        bridge: None,
-        vlan: None,
-        trunk: BTreeSet::new(),
-        label: Label::default(),
-        bandwidth: Bandwidth::default(),
-        total_egress: None,
-        anti_spoofing: AntiSpoofing::Off,
-        allowed_sources: BTreeSet::new(),
-        ingress_rules: None,
-    }
+    PortSettings { vf, anti_spoofing: AntiSpoofing::Off, ..PortSettings::default() }
 }
 
 /// What a failed programming left behind, if anything.

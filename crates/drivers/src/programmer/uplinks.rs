@@ -1,7 +1,7 @@
 //! The state of the configured uplinks.
 
 use netlink::{Link, Rtnl};
-use offload_proto::{ConditionReason, Finding};
+use offload_proto::{ConditionReason, FindingCode};
 
 use super::Programmer;
 use crate::driver::Refused;
@@ -44,13 +44,13 @@ impl Uplink {
     }
 
     /// The finding for the state.
-    pub const fn finding(&self) -> Option<Finding> {
+    pub const fn finding(&self) -> Option<FindingCode> {
         match self.state {
             UplinkState::Carries => None,
-            UplinkState::Missing => Some(Finding::UplinkMissing),
-            UplinkState::NotJoined => Some(Finding::UplinkNotJoined),
-            UplinkState::Down => Some(Finding::UplinkDown),
-            UplinkState::WithoutCarrier => Some(Finding::UplinkWithoutCarrier),
+            UplinkState::Missing => Some(FindingCode::UplinkMissing),
+            UplinkState::NotJoined => Some(FindingCode::UplinkNotJoined),
+            UplinkState::Down => Some(FindingCode::UplinkDown),
+            UplinkState::WithoutCarrier => Some(FindingCode::UplinkWithoutCarrier),
         }
     }
 

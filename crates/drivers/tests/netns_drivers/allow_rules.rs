@@ -83,7 +83,7 @@ fn only_allowed_connections_open() {
     assert!(is_guarded(&dpu, server));
     let reported = dpu.fabric.guard(&dpu.representor(server), &server.settings).unwrap().detail;
     let (_, ingress_rules) = reported.split_once("; ").unwrap();
-    let (from_client, from_all) = ingress_rules.split_once(", anybody ").unwrap();
+    let (from_client, from_all) = ingress_rules.split_once(", any ").unwrap();
     assert!(from_client.contains("10.9.0.2/32 fd09::2/128"), "{reported}");
     assert!(
         from_client.ends_with("tcp 80 8000-8010") && from_all.ends_with("udp 5000"),

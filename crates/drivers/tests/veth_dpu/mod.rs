@@ -6,7 +6,6 @@
 mod open_vswitch;
 
 use std::{
-    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
@@ -24,7 +23,7 @@ use drivers::{
     },
     probe::KernelAbilities,
 };
-use model::{AntiSpoofing, Bandwidth, Label, PortSettings};
+use model::PortSettings;
 use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use nix::{
     ifaddrs::getifaddrs,
@@ -249,15 +248,7 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
         mac: MacAddress([2, 0, 0, 0, high + 1, low]),
         addresses: addresses_of(vf).into(),
         mtu: 1500,
-        bridge: None,
-        vlan: None,
-        trunk: BTreeSet::new(),
-        label: Label::default(),
-        bandwidth: Bandwidth::default(),
-        total_egress: None,
-        anti_spoofing: AntiSpoofing::Full,
-        allowed_sources: BTreeSet::new(),
-        ingress_rules: None,
+        ..PortSettings::default()
     }
 }
 

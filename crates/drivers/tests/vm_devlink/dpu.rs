@@ -20,7 +20,7 @@ use drivers::{
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
 };
-use model::{AntiSpoofing, Bandwidth, Label, PortSettings, TotalRate};
+use model::{Bandwidth, Label, PortSettings, TotalRate};
 use netlink::{EswitchMode, Hook, MacAddress, Redirect, Request, VethEnd};
 use serde_json::{Value, json};
 use vf_alloc::FunctionId;
@@ -208,9 +208,7 @@ pub(crate) fn settings() -> PortSettings {
     PortSettings {
         vf: VF,
         mac: MacAddress([2, 0, 0, 0, 1, 1]),
-        addresses: Vec::new(),
         mtu: 9000,
-        bridge: None,
         vlan: Some(100),
         trunk: [200].into(),
         label: Label { group: 8, alias: "tenant a".into() },
@@ -219,10 +217,7 @@ pub(crate) fn settings() -> PortSettings {
             egress_rate: 10_000_000,
             ..Bandwidth::default()
         },
-        total_egress: None,
-        anti_spoofing: AntiSpoofing::Full,
-        allowed_sources: [].into(),
-        ingress_rules: None,
+        ..PortSettings::default()
     }
 }
 

@@ -21,7 +21,7 @@ async fn what_was_committed_is_there_after_opening_again() {
 async fn dropping_lets_waiting_commits_finish() {
     let place = place();
     let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
-    journal.commit_lazily(vec![put("lazy", "1")]);
+    drop(journal.commit(vec![put("lazy", "1")]));
     let waiting = journal.commit(vec![put("waiting", "1")]);
     drop(journal);
     waiting.await.unwrap();

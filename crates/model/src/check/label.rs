@@ -1,5 +1,7 @@
 //! Checks of the group and alias by which other programs' rules find a network's representors.
 
+use vf_alloc::software_card::CardLink;
+
 use crate::Network;
 
 /// The largest group that `ip link` accepts and shows.
@@ -26,7 +28,7 @@ fn check_alias(alias: &str) -> Option<String> {
     if alias.chars().any(char::is_control) {
         return Some(format!("link_alias {alias:?} must be one line of visible characters"));
     }
-    virtual_nic::controller_of(alias).is_some().then(|| {
+    CardLink::of(alias).is_some().then(|| {
         format!("link_alias {alias:?} has the form of the virtual card's own links: choose another")
     })
 }

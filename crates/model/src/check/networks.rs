@@ -19,10 +19,9 @@ use super::{
     routing::check_routing_of,
     sources::check_sources,
 };
-use crate::duplicates;
 use crate::{
     AddressRange, AttachmentId, Dns, GatewayMode, Layer2Domain, Layer2Domains, Network, Subnet,
-    overlap,
+    duplicates, overlap,
 };
 
 const VLANS: RangeInclusive<u16> = 1..=4094;

@@ -9,8 +9,9 @@ use std::{
 use offload_proto::sysctls;
 
 use super::form::{check_prefix, is_ordinary};
-use crate::duplicates;
-use crate::{MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource, Subnet, Sysctls};
+use crate::{
+    MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource, Subnet, Sysctls, duplicates,
+};
 
 /// The kernel's table of local addresses, which the kernel fills and looks up first.
 const LOCAL_TABLE: u32 = 255;

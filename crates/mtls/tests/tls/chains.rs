@@ -8,7 +8,9 @@ use std::{
 
 use crate::{
     handshake::{accept, connect_error, handshake_error},
-    support::{BOUND, HOUR, Pki, bounded, expired, host, listen, load_error, not_yet_valid},
+    support::{
+        BOUND, HOUR, Pki, both_ends, bounded, expired, host, listen, load_error, not_yet_valid,
+    },
 };
 use hyper_util::rt::TokioIo;
 use mtls::{
@@ -99,7 +101,7 @@ async fn connection(
         stream
     };
     let connect = connector.call("http://dpu".parse().unwrap());
-    let (accepted, connected) = bounded(async { tokio::join!(greet, connect) }).await;
+    let (accepted, connected) = both_ends(greet, connect).await;
     (accepted, connected.map(TokioIo::into_inner).unwrap())
 }
 

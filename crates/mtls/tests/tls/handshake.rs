@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::support::{
-    BOUND, HOUR, Pki, bounded, chain, expired, host, listen, not_yet_valid, raw_client,
+    BOUND, HOUR, Pki, both_ends, bounded, chain, expired, host, listen, not_yet_valid, raw_client,
 };
 use mtls::{
     ConnectError, Connector, HandshakeError, Role, Server, ServerStream,
@@ -33,21 +33,25 @@ pub(crate) async fn accept(
     server.accept(stream).await
 }
 
-/// Connects with `issued` to a server of `pki`. Returns the server's error and the client's alert.
-async fn refused(pki: &Pki, issued: Option<&Issued>) -> (String, Option<AlertDescription>) {
+/// Connects with `issued` to a server of `pki`, which must refuse it with these words. Returns the client's alert.
+async fn assert_refused(
+    pki: &Pki,
+    issued: Option<&Issued>,
+    words: &str,
+) -> Option<AlertDescription> {
     let (listener, address) = listen().await;
     let server = pki.server();
     let client = async {
         let mut stream = raw_client(&address, issued).await?;
         stream.read_u8().await
     };
-    let (accepted, read) =
-        bounded(async { tokio::join!(accept(&listener, &server), client) }).await;
-    let alert = read.err().and_then(|error| match error.get_ref()?.downcast_ref()? {
+    let (accepted, read) = both_ends(accept(&listener, &server), client).await;
+    let reason = accepted.unwrap_err().to_string();
+    assert!(reason.contains(words), "{reason}");
+    match read.err()?.get_ref()?.downcast_ref()? {
         rustls::Error::AlertReceived(alert) => Some(*alert),
         _ => None,
-    });
-    (accepted.unwrap_err().to_string(), alert)
+    }
 }
 
 /// Both ends of a connection of the host `node-1`.
@@ -55,10 +59,8 @@ async fn connection(pki: &Pki) -> (ServerStream, TlsStream<TcpStream>) {
     let (listener, address) = listen().await;
     let server = pki.server();
     let issued = pki.issue(Role::Host, "node-1");
-    let (accepted, connected) = bounded(async {
-        tokio::join!(accept(&listener, &server), raw_client(&address, Some(&issued)))
-    })
-    .await;
+    let client = raw_client(&address, Some(&issued));
+    let (accepted, connected) = both_ends(accept(&listener, &server), client).await;
     (accepted.unwrap(), connected.unwrap())
 }
 
@@ -73,22 +75,20 @@ async fn a_host_is_let_in_by_name() {
 
 #[tokio::test]
 async fn no_certificate_is_refused() {
-    let (reason, alert) = refused(&Pki::new(), None).await;
-    assert!(reason.contains("no certificate"), "{reason}");
+    let alert = assert_refused(&Pki::new(), None, "no certificate").await;
     assert_eq!(alert, Some(AlertDescription::CertificateRequired));
 }
 
 #[tokio::test]
 async fn a_certificate_of_another_ca_is_refused() {
     let (ours, theirs) = (Pki::new(), Pki::new());
-    let (reason, alert) = refused(&ours, Some(&theirs.issue(Role::Host, "node-1"))).await;
-    assert!(reason.contains("not by the CA"), "{reason}");
+    let issued = theirs.issue(Role::Host, "node-1");
+    let alert = assert_refused(&ours, Some(&issued), "not by the CA").await;
     assert_eq!(alert, Some(AlertDescription::DecryptError));
 
     let stranger = Authority::create("stranger.local", Validity::from_now(HOUR)).unwrap();
     let issued = stranger.issue(Role::Host, "node-1", Validity::from_now(HOUR)).unwrap();
-    let (reason, alert) = refused(&ours, Some(&issued)).await;
-    assert!(reason.contains("not trusted"), "{reason}");
+    let alert = assert_refused(&ours, Some(&issued), "not trusted").await;
     assert_eq!(alert, Some(AlertDescription::UnknownCA));
 }
 
@@ -96,8 +96,7 @@ async fn a_certificate_of_another_ca_is_refused() {
 async fn an_expired_certificate_is_refused() {
     let pki = Pki::new();
     let issued = pki.authority.issue(Role::Host, "node-1", expired()).unwrap();
-    let (reason, alert) = refused(&pki, Some(&issued)).await;
-    assert!(reason.contains("it expired on 20"), "{reason}");
+    let alert = assert_refused(&pki, Some(&issued), "it expired on 20").await;
     assert_eq!(alert, Some(AlertDescription::CertificateExpired));
 }
 
@@ -105,41 +104,36 @@ async fn an_expired_certificate_is_refused() {
 async fn not_yet_valid_certificate_is_refused() {
     let pki = Pki::new();
     let issued = pki.authority.issue(Role::Host, "node-1", not_yet_valid()).unwrap();
-    let (reason, _) = refused(&pki, Some(&issued)).await;
-    assert!(reason.contains(" from 20"), "{reason}");
+    assert_refused(&pki, Some(&issued), " from 20").await;
 }
 
 #[tokio::test]
 async fn certificate_for_servers_is_refused() {
     let pki = Pki::new();
-    let (reason, _) = refused(&pki, Some(&pki.issue(Role::Dpu, "dpu-2"))).await;
-    assert!(reason.contains("extended key usage"), "{reason}");
+    assert_refused(&pki, Some(&pki.issue(Role::Dpu, "dpu-2")), "extended key usage").await;
 }
 
 #[tokio::test]
 async fn dpu_is_no_client_with_any_usage() {
     let pki = Pki::new();
     let odd = pki.odd(&["spiffe://test.local/dpu/dpu-2"], |_| {});
-    let (reason, alert) = refused(&pki, Some(&odd)).await;
-    assert!(reason.contains("spiffe://test.local/dpu/dpu-2, "), "{reason}");
+    let alert = assert_refused(&pki, Some(&odd), "spiffe://test.local/dpu/dpu-2, ").await;
     assert_eq!(alert, Some(AlertDescription::CertificateUnknown));
 }
 
 #[tokio::test]
 async fn certificate_needs_exactly_one_identity() {
     let pki = Pki::new();
-    let (reason, _) = refused(&pki, Some(&pki.odd(&[], |_| {}))).await;
-    assert!(reason.contains("no SPIFFE identity"), "{reason}");
+    assert_refused(&pki, Some(&pki.odd(&[], |_| {})), "no SPIFFE identity").await;
 
     let two = ["spiffe://test.local/host/a", "spiffe://test.local/host/b"];
-    let (reason, _) = refused(&pki, Some(&pki.odd(&two, |_| {}))).await;
-    assert!(reason.contains("names 2 URIs"), "{reason}");
+    assert_refused(&pki, Some(&pki.odd(&two, |_| {})), "names 2 URIs").await;
 
-    let (reason, _) = refused(&pki, Some(&pki.odd(&["spiffe://elsewhere/host/a"], |_| {}))).await;
-    assert!(reason.contains("trust domain test.local"), "{reason}");
+    let elsewhere = pki.odd(&["spiffe://elsewhere/host/a"], |_| {});
+    assert_refused(&pki, Some(&elsewhere), "trust domain test.local").await;
 
-    let (reason, _) = refused(&pki, Some(&pki.odd(&["spiffe://test.local/root/a"], |_| {}))).await;
-    assert!(reason.contains("\"root\" is no role"), "{reason}");
+    let root = pki.odd(&["spiffe://test.local/root/a"], |_| {});
+    assert_refused(&pki, Some(&root), "\"root\" is no role").await;
 }
 
 /// A TLS 1.2 ClientHello as bytes: rustls is built without that version.
@@ -165,8 +159,7 @@ async fn tls_1_2_is_refused() {
         stream.read_to_end(&mut answer).await.unwrap();
         answer
     };
-    let (accepted, answer) =
-        bounded(async { tokio::join!(accept(&listener, &server), client) }).await;
+    let (accepted, answer) = both_ends(accept(&listener, &server), client).await;
     assert!(matches!(accepted.unwrap_err(), HandshakeError::Tls(_)));
     assert_eq!(answer, FATAL_PROTOCOL_VERSION);
 }
@@ -239,7 +232,7 @@ pub(crate) async fn connect_error(pki: &Pki, issued: &Issued) -> ConnectError {
         drop(TlsAcceptor::from(Arc::new(config)).accept(stream).await);
     };
     let connector = pki.connector(&address, "dpu-1");
-    let (connected, ()) = bounded(async { tokio::join!(connector.connect(), server) }).await;
+    let (connected, ()) = both_ends(connector.connect(), server).await;
     connected.unwrap_err()
 }
 
@@ -285,10 +278,8 @@ async fn expired_dpu_certificate_names_its_renewal() {
 /// The server's error for a client that shows `issued`.
 pub(crate) async fn handshake_error(pki: &Pki, issued: &Issued) -> HandshakeError {
     let ((listener, address), server) = (listen().await, pki.server());
-    let (accepted, _stream) = bounded(async {
-        tokio::join!(accept(&listener, &server), raw_client(&address, Some(issued)))
-    })
-    .await;
+    let client = raw_client(&address, Some(issued));
+    let (accepted, _stream) = both_ends(accept(&listener, &server), client).await;
     accepted.unwrap_err()
 }
 
@@ -320,8 +311,7 @@ async fn a_client_learns_why_the_dpu_refuses_it() {
     let live = mtls::LiveCredentials::load(&settings, &[Role::Host]).unwrap();
     let connector = Connector::new(live, &address, "dpu-1", BOUND).unwrap();
 
-    let (accepted, connected) =
-        bounded(async { tokio::join!(accept(&listener, &server), connector.connect()) }).await;
+    let (accepted, connected) = both_ends(accept(&listener, &server), connector.connect()).await;
     assert!(accepted.is_err());
     let error = connected.unwrap_err();
     assert!(error.is_certificate());

@@ -19,11 +19,16 @@ use test_clock::wait_until_async;
 
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Credentials that follow their files.
-fn follow(settings: &TlsSettings, role: Role) -> LiveCredentials {
+/// Credentials that follow their files, and when they expire.
+fn follow(settings: &TlsSettings, role: Role) -> (LiveCredentials, SystemTime) {
     let live = LiveCredentials::load(settings, &[role]).unwrap();
     tokio::spawn(live.clone().follow(PERIOD));
-    live
+    let end = end(&live);
+    (live, end)
+}
+
+fn end(live: &LiveCredentials) -> SystemTime {
+    live.current().validity().not_after
 }
 
 /// Another certificate for the same holder with a different expiry.
@@ -31,26 +36,27 @@ fn renewed(pki: &Pki, role: Role, name: &str) -> Issued {
     pki.authority.issue(role, name, Validity::from_now(2 * HOUR)).unwrap()
 }
 
-async fn until_replaced(live: &LiveCredentials, before: &LiveCredentials) {
-    let old = before.current().validity().not_after;
-    wait_until_async("the new certificate is in force", async || {
-        live.current().validity().not_after > old
-    })
-    .await;
+async fn until_replaced(live: &LiveCredentials, before: SystemTime) {
+    wait_until_async("the new certificate is in force", async || end(live) > before).await;
 }
 
-fn snapshot(settings: &TlsSettings, role: Role) -> LiveCredentials {
-    LiveCredentials::load(settings, &[role]).unwrap()
+async fn until_problem(live: &LiveCredentials, words: &str) {
+    wait_until_async(words, async || live.problem().is_some_and(|found| found.contains(words)))
+        .await;
+}
+
+async fn until_no_problem(live: &LiveCredentials) {
+    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
 #[tokio::test]
 async fn files_renamed_into_place_are_followed() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
     renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
-    until_replaced(&live, &before).await;
-    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
+    until_replaced(&live, before).await;
+    until_no_problem(&live).await;
 }
 
 /// The files are loaded again although a reload, not the previous check, read the change.
@@ -58,16 +64,15 @@ async fn files_renamed_into_place_are_followed() {
 async fn files_put_back_after_a_reload_are_followed() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
     let earlier = [&settings.certificate, &settings.key].map(|path| fs::read(path).unwrap());
     // No check happens in between: no other task runs before the next await.
     renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
     live.reload().await;
-    let end = |live: &LiveCredentials| live.current().validity().not_after;
-    assert!(end(&live) > end(&before));
+    assert!(end(&live) > before);
     fs::write(&settings.certificate, &earlier[0]).unwrap();
     fs::write(&settings.key, &earlier[1]).unwrap();
-    wait_until_async("the earlier ones are in force", async || end(&live) == end(&before)).await;
+    wait_until_async("the earlier ones are in force", async || end(&live) == before).await;
 }
 
 /// The certificate becomes valid soon, as on a machine whose clock is set after the start.
@@ -121,65 +126,58 @@ async fn a_swapped_symlink_is_followed() {
         key: data.join("tls.key"),
         trust_domain: TRUST_DOMAIN.into(),
     };
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
 
     version("v2", &renewed(&pki, Role::Host, "a"));
     symlink("v2", pki.path().join("next")).unwrap();
     fs::rename(pki.path().join("next"), &data).unwrap();
-    until_replaced(&live, &before).await;
+    until_replaced(&live, before).await;
 }
 
 #[tokio::test]
 async fn a_torn_replacement_waits_for_its_other_half() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
     let next = renewed(&pki, Role::Host, "a");
 
     fs::write(&settings.certificate, &next.certificate).unwrap();
-    wait_until_async("the mismatch is shown", async || {
-        live.problem().is_some_and(|problem| problem.contains("belong to certificate"))
-    })
-    .await;
-    assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
+    until_problem(&live, "belong to certificate").await;
+    assert_eq!(end(&live), before);
 
     fs::write(&settings.key, &next.key).unwrap();
-    until_replaced(&live, &before).await;
-    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
+    until_replaced(&live, before).await;
+    until_no_problem(&live).await;
 }
 
 #[tokio::test]
 async fn readable_replacement_key_is_refused() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
     let next = renewed(&pki, Role::Host, "a");
     let open = pki.path().join("open.key");
     fs::write(&open, &next.key).unwrap();
     fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
     fs::rename(&open, &settings.key).unwrap();
     fs::write(&settings.certificate, &next.certificate).unwrap();
-    wait_until_async("the mode is shown", async || {
-        live.problem().is_some_and(|problem| problem.contains("has mode 0644"))
-    })
-    .await;
-    assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
+    until_problem(&live, "has mode 0644").await;
+    assert_eq!(end(&live), before);
 
     fs::set_permissions(&settings.key, Permissions::from_mode(0o600)).unwrap();
-    until_replaced(&live, &before).await;
-    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
+    until_replaced(&live, before).await;
+    until_no_problem(&live).await;
 }
 
 /// Replaces a valid certificate, and expects `problem` and that the valid one stays.
 async fn refused(replacement: impl FnOnce(&Pki, &Path), problem: &str) {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
     replacement(&pki, &settings.certificate);
-    wait_until_async(problem, async || live.problem().is_some_and(|found| found.contains(problem)))
-        .await;
+    until_problem(&live, problem).await;
     assert_eq!(live.current().identity(), &host("a"));
-    assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
+    assert_eq!(end(&live), before);
 }
 
 #[tokio::test]
@@ -198,14 +196,13 @@ async fn invalid_replacement_keeps_the_old() {
 async fn early_replacement_is_used_once_valid() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
-    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let (live, before) = follow(&settings, Role::Host);
     let begins = SystemTime::now() + Duration::from_secs(2);
     let validity = Validity { not_before: begins, not_after: begins + 2 * HOUR };
     let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
     issued.save(pki.path(), "host-a").unwrap();
-    let is_refused = async || live.problem().is_some_and(|problem| problem.contains("valid only"));
-    wait_until_async("it is refused", is_refused).await;
-    until_replaced(&live, &before).await;
+    until_problem(&live, "valid only").await;
+    until_replaced(&live, before).await;
     assert_eq!(live.problem(), None);
 }
 
@@ -221,7 +218,7 @@ async fn replacement_with_other_identity_is_refused() {
 async fn a_changed_ca_decides_about_new_connections() {
     let (ours, theirs) = (Pki::new(), Pki::new());
     let settings = ours.settings(Role::Dpu, "dpu-1");
-    let live = follow(&settings, Role::Dpu);
+    let (live, _) = follow(&settings, Role::Dpu);
     let server = Server::new(live, BOUND);
     let (listener, address) = listen().await;
     let stranger = theirs.issue(Role::Host, "a");

@@ -101,6 +101,12 @@ pub(crate) fn load_error(settings: &TlsSettings) -> String {
     bootstrap::Chain(&load(settings).unwrap_err()).to_string()
 }
 
+/// Expects that the files are refused with these words.
+pub(crate) fn assert_refused(settings: &TlsSettings, words: &str) {
+    let error = load_error(settings);
+    assert!(error.contains(words), "{error}");
+}
+
 pub(crate) fn host(name: &str) -> Identity {
     Identity::new(TRUST_DOMAIN, Role::Host, name).unwrap()
 }
@@ -113,6 +119,14 @@ pub(crate) async fn listen() -> (TcpListener, String) {
 
 pub(crate) async fn bounded<T>(work: impl Future<Output = T>) -> T {
     within(BOUND, work).await.expect("it takes too long")
+}
+
+/// Runs both ends of a connection.
+pub(crate) async fn both_ends<A, B>(
+    one: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+) -> (A, B) {
+    bounded(async { tokio::join!(one, other) }).await
 }
 
 pub(crate) fn chain(issued: &Issued) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {

@@ -4,7 +4,9 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use super::{Meaning, NETLINK_HEADER_LEN, Object, messages, of_routing};
 use crate::{
-    address, bridge_vlan, fdb,
+    address, bridge_vlan,
+    error::RefusalCause,
+    fdb,
     link::Link,
     monitor::LinkEvent,
     request::Request,
@@ -35,7 +37,7 @@ pub(crate) fn checked_objects(datagram: &[u8]) -> Vec<Object<'_>> {
         match message.meaning() {
             Ok(Meaning::Object(object)) => objects.push(object),
             // Lossy conversion replaces one invalid byte by a character of three bytes.
-            Ok(Meaning::Refused { sentence: Some(sentence), .. }) => {
+            Ok(Meaning::Refused(RefusalCause::Kernel { sentence: Some(sentence), .. })) => {
                 assert!(!sentence.is_empty() && sentence.len() <= 3 * datagram.len());
             }
             Ok(_) => {}

@@ -24,7 +24,7 @@ fn check_described(attributes: &super::Attributes<'_>) {
     let _mode = attributes.get_eswitch_mode().ok().and_then(super::EswitchMode::from_number);
     if let Some(port) = port::described_by(attributes) {
         assert_eq!(Some(&port.device), device.as_ref());
-        assert!(port.netdev.is_none_or(|netdev| netdev.index != 0));
+        assert!(port.link.is_none_or(|index| index != 0));
     }
     if let Some(rate) = rate::described_by(attributes) {
         assert_eq!(Some(rate.device), device);

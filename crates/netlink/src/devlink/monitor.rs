@@ -9,7 +9,7 @@ use super::{
     port::{self, DevlinkPort},
 };
 use crate::{
-    datagram::{Meaning, Object, messages},
+    datagram::Object,
     error::Error,
     generic::of_family,
     netns::Netns,
@@ -33,7 +33,7 @@ pub enum DevlinkEvent {
     /// A card was removed, or moved to another namespace.
     DeviceGone(DevlinkDevice),
     /// A port is new or changed, for example got a link.
-    PortChanged(Box<DevlinkPort>),
+    PortChanged(DevlinkPort),
     /// A port was removed.
     PortGone {
         /// The card of the port.
@@ -81,28 +81,18 @@ impl Event for DevlinkEvent {
     const WATCHING: &str = "watch the devlink ports";
     const MISSED: Self = Self::Missed;
 
-    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
-        messages(datagram).filter_map(|message| match message.meaning() {
-            Ok(Meaning::Object(object)) => event(object),
-            Ok(_) => None,
-            Err(_) => Some(Self::Missed),
-        })
+    fn of(object: Object<'_>) -> Result<Option<Self>, String> {
+        let (command, attributes) = of_family(object)?;
+        let attributes = Codec::new(attributes);
+        let event = match command {
+            DEVICE_NEW => device_of(&attributes).map(Self::DeviceChanged),
+            DEVICE_DELETED => device_of(&attributes).map(Self::DeviceGone),
+            PORT_NEW => port::described_by(&attributes).map(Self::PortChanged),
+            PORT_DELETED => port_gone(&attributes),
+            _ => return Ok(None),
+        };
+        Ok(Some(event.unwrap_or(Self::Missed)))
     }
-}
-
-fn event(object: Object<'_>) -> Option<DevlinkEvent> {
-    let Ok((command, attributes)) = of_family(object) else { return Some(DevlinkEvent::Missed) };
-    let attributes = Codec::new(attributes);
-    let read: fn(&Attributes<'_>) -> Option<DevlinkEvent> = match command {
-        DEVICE_NEW => |attributes| device_of(attributes).map(DevlinkEvent::DeviceChanged),
-        DEVICE_DELETED => |attributes| device_of(attributes).map(DevlinkEvent::DeviceGone),
-        PORT_NEW => |attributes| {
-            port::described_by(attributes).map(|port| DevlinkEvent::PortChanged(Box::new(port)))
-        },
-        PORT_DELETED => port_gone,
-        _ => return None,
-    };
-    Some(read(&attributes).unwrap_or(DevlinkEvent::Missed))
 }
 
 fn port_gone(attributes: &Attributes<'_>) -> Option<DevlinkEvent> {

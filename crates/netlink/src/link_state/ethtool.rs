@@ -1,7 +1,7 @@
 //! A driver's settings, read by the ethtool netlink family: every request whose answer is a setting, with all
 //! attributes of the answer.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
 use netlink_packet_core::NlaBuffer;
 use nix::errno::Errno;
@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use super::aspects::{Aspects, OFF, ON, unknown, value_of};
 use crate::{
     datagram::attributes_in,
-    error::Error,
+    error::{Error, RefusalCause},
     generic::{self, Family, GenericMessage, of_family},
-    socket::{KernelSocket, RefusalCause},
+    socket::KernelSocket,
 };
 
 /// A request, and the attributes of its answer that are no settings.
@@ -81,15 +81,10 @@ const NAMED: [(u8, &[(u16, &str)]); 3] = [
 ];
 
 /// The ethtool family in one namespace.
+#[derive(Debug)]
 pub(super) struct Ethtool {
     socket: KernelSocket,
     family: u16,
-}
-
-impl fmt::Debug for Ethtool {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Ethtool").finish_non_exhaustive()
-    }
 }
 
 impl Ethtool {
@@ -100,7 +95,7 @@ impl Ethtool {
         match Family::find(&mut socket, c"ethtool") {
             Ok(family) => Ok(Some(Self { socket, family: family.id })),
             Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
-            Err(cause) => Err(cause.into_error("look for drivers' settings".to_owned())),
+            Err(cause) => Err(cause.into_error("look for drivers' settings")),
         }
     }
 

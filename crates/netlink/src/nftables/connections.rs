@@ -1,9 +1,6 @@
 //! Connection tracking: entries that must be deleted because they still translate packets to an old target.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use netlink_bindings::conntrack::{IterableTupleAttrs, Nfgenmsg, OpGetDump};
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -11,12 +8,13 @@ use nix::errno::Errno;
 
 use super::{
     ProtocolPort,
-    encode::{HEADER_LEN, Message, number_of_family},
+    encode::{HEADER_LEN, Message},
+    expressions::number_of_family,
 };
 use crate::{
     datagram::{Object, attributes_in},
-    error::Error,
-    socket::{KernelSocket, RefusalCause},
+    error::{Error, RefusalCause},
+    socket::KernelSocket,
     sysctl::Family,
 };
 
@@ -43,14 +41,9 @@ pub struct Connection {
 }
 
 /// The connection tracking interface of the network namespace in which it was opened.
+#[derive(Debug)]
 pub struct Connections {
     socket: KernelSocket,
-}
-
-impl fmt::Debug for Connections {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Connections").finish_non_exhaustive()
-    }
 }
 
 impl Connections {

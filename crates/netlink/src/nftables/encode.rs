@@ -2,20 +2,17 @@
 
 use std::ffi::{CStr, CString};
 
-use netlink_bindings::{
-    nftables::{
-        Nfgenmsg, OpBatchBeginDo, OpBatchEndDo, OpDelsetelemDo, OpDeltableDo, OpNewchainDo,
-        OpNewruleDo, OpNewsetDo, OpNewsetelemDo, OpNewtableDo, PushExprAttrs, PushExprListAttrs,
-    },
-    traits::Pusher,
+use netlink_bindings::nftables::{
+    Nfgenmsg, OpBatchBeginDo, OpBatchEndDo, OpDelsetelemDo, OpDeltableDo, OpNewchainDo,
+    OpNewruleDo, OpNewsetDo, OpNewsetelemDo, OpNewtableDo,
 };
 
 use super::{
     changes::Changes,
-    raw,
-    table::{AGE, Chain, Element, Hook, MOST_OF_PACKETS, Part, Rule, Set, Source, Table, Term},
+    expressions::{ACCEPT, push_term},
+    table::{AGE, Chain, Element, Hook, MOST_OF_PACKETS, Part, Set, Table, Term},
 };
-use crate::{datagram::append_message, socket::Outgoing, sysctl::Family};
+use crate::{datagram::append_message, socket::Outgoing};
 
 /// Length of `struct nfgenmsg`, which starts each netfilter message.
 pub(super) const HEADER_LEN: usize = 4;
@@ -37,8 +34,8 @@ pub(super) const GET_CHAIN: u16 = NEW_TABLE + 4;
 pub(super) const NEW_RULE: u16 = NEW_TABLE + 6;
 pub(super) const GET_RULE: u16 = NEW_TABLE + 7;
 pub(super) const DELETE_RULE: u16 = NEW_TABLE + 8;
-pub(super) const NEW_SET: u16 = NEW_TABLE + 9;
-pub(super) const NEW_ELEMENTS: u16 = NEW_TABLE + 12;
+const NEW_SET: u16 = NEW_TABLE + 9;
+const NEW_ELEMENTS: u16 = NEW_TABLE + 12;
 pub(super) const GET_ELEMENTS: u16 = NEW_TABLE + 13;
 const DELETE_ELEMENTS: u16 = NEW_TABLE + 14;
 pub(super) const NEW_GENERATION: u16 = NEW_TABLE + 15;
@@ -60,59 +57,10 @@ const HAS_TIMEOUT: u32 = 0x10;
 const IS_OF_PACKETS: u32 = 0x20;
 
 /// User data that makes `nft` display a name in host byte order: type, length, `BYTEORDER_HOST_ENDIAN`.
-pub(super) const HOST_ENDIAN: [u8; 6] = {
+const HOST_ENDIAN: [u8; 6] = {
     let [a, b, c, d] = 1_u32.to_ne_bytes();
     [0, 4, a, b, c, d]
 };
-
-// Registers of 16 bytes. Register 0 holds the verdict.
-const VERDICT: u32 = 0;
-const FIRST: u32 = 1;
-const SECOND: u32 = 2;
-
-/// The first register of 4 bytes. It aliases `FIRST`; parts of keys and values occupy consecutive ones.
-const FIRST_WORD: u32 = 8;
-
-// Flags and results of a FIB lookup: enum nft_fib_flags and enum nft_fib_result.
-const FIB_SOURCE: u32 = 1;
-const FIB_DESTINATION: u32 = 2;
-const FIB_INCOMING: u32 = 8;
-const FIB_LINK: u32 = 1;
-const FIB_KIND: u32 = 3;
-
-/// `RTN_LOCAL`
-const OWN_ADDRESS: u32 = 2;
-
-const META_MARK: u32 = 3;
-const META_INCOMING: u32 = 4;
-const META_INCOMING_NAME: u32 = 6;
-const META_OUTGOING_NAME: u32 = 7;
-const META_INCOMING_KIND: u32 = 8;
-const META_FAMILY: u32 = 15;
-const META_PROTOCOL: u32 = 16;
-const CONNECTION_STATE: u32 = 0;
-const ESTABLISHED_OR_RELATED: u32 = 1 << 1 | 1 << 2;
-const CONNECTION_STATUS: u32 = 2;
-const DESTINATION_TRANSLATED: u32 = 1 << 5;
-
-/// `ARPHRD_ETHER`
-const ETHERNET: u16 = 1;
-
-/// `ARPOP_REQUEST`
-const ARP_REQUEST: u16 = 1;
-
-const LINK_HEADER: u32 = 0;
-const NETWORK_HEADER: u32 = 1;
-const TRANSPORT_HEADER: u32 = 2;
-
-/// `NFT_NAT_DNAT`
-const TRANSLATE_DESTINATION: u32 = 1;
-
-const EQUAL: u32 = 0;
-const NOT_EQUAL: u32 = 1;
-
-const DROP: u32 = 0;
-pub(super) const ACCEPT: u32 = 1;
 
 /// A netfilter message.
 pub(super) struct Message {
@@ -196,13 +144,16 @@ pub(super) fn replacement(table: &Table) -> Vec<Message> {
     let mut messages: Vec<_> =
         table.headers().map(|header| new_table(&header, &table.name)).collect();
     for set in &table.sets {
-        messages.push(new_set(table, set));
-        let some = set.elements.chunks(ELEMENTS_PER_MESSAGE);
-        messages.extend(some.map(|elements| new_elements(table, set, elements)));
+        messages.push(new_set(&set.header(), &table.name, set));
+        messages.extend(in_messages(&set.elements, |elements| {
+            new_elements(&set.header(), &table.name, set, elements)
+        }));
     }
     for chain in &table.chains {
         messages.push(new_chain(table, chain));
-        messages.extend(chain.rules.iter().map(|rule| new_rule(table, chain, rule)));
+        let header = chain.header();
+        let rules = chain.rules.iter();
+        messages.extend(rules.map(|rule| new_rule(&header, &table.name, chain.name, rule)));
     }
     transaction(&table.name, messages)
 }
@@ -217,7 +168,9 @@ pub(super) fn changes(generation: u32, table: &Table, changes: &Changes) -> Vec<
         in_messages(&change.surplus, |elements| old_elements(table, set, elements))
     });
     let missing = changes.by_set(&table.sets).flat_map(|(change, set)| {
-        in_messages(&change.missing, |elements| new_elements(table, set, elements))
+        in_messages(&change.missing, |elements| {
+            new_elements(&set.header(), &table.name, set, elements)
+        })
     });
     batch(Some(generation), surplus.chain(missing))
 }
@@ -263,10 +216,10 @@ pub(super) fn new_table(header: &Nfgenmsg, table: &CStr) -> Message {
     })
 }
 
-fn new_set(table: &Table, set: &Set) -> Message {
-    Message::new(NEW_SET, NLM_F_CREATE, |payload| {
-        let request = OpNewsetDo::encode_request(payload, &set.header())
-            .push_table(&table.name)
+pub(super) fn new_set(header: &Nfgenmsg, table: &CStr, set: &Set) -> Message {
+    Message::creation(NEW_SET, |payload| {
+        let request = OpNewsetDo::encode_request(payload, header)
+            .push_table(table)
             .push_name(set.name)
             .push_key_type(number_of(set.key))
             .push_key_len(length_of(set.key));
@@ -294,7 +247,7 @@ fn new_set(table: &Table, set: &Set) -> Message {
 }
 
 /// `nft`'s type number for a concatenation of parts.
-pub(super) fn number_of(parts: &[Part]) -> u32 {
+fn number_of(parts: &[Part]) -> u32 {
     let number = |part: &Part| match part {
         Part::Ipv4 => 7,
         Part::Ipv6 => 8,
@@ -307,15 +260,19 @@ pub(super) fn number_of(parts: &[Part]) -> u32 {
     parts.iter().fold(0, |before, part| before << TYPE_BITS | number(part))
 }
 
-pub(super) fn length_of(parts: &[Part]) -> u32 {
+fn length_of(parts: &[Part]) -> u32 {
     parts.iter().map(|part| part.length()).sum()
 }
 
-fn new_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
-    Message::new(NEW_ELEMENTS, NLM_F_CREATE, |payload| {
-        let request = OpNewsetelemDo::encode_request(payload, &set.header())
-            .push_table(&table.name)
-            .push_set(set.name);
+pub(super) fn new_elements(
+    header: &Nfgenmsg,
+    table: &CStr,
+    set: &Set,
+    elements: &[Element],
+) -> Message {
+    Message::creation(NEW_ELEMENTS, |payload| {
+        let request = OpNewsetelemDo::encode_request(payload, header);
+        let request = request.push_table(table).push_set(set.name);
         let mut list = request.nested_elements();
         for Element { key, value } in elements {
             let element = list.nested_elem().nested_key().push_value(key.as_slice()).end_nested();
@@ -351,277 +308,18 @@ fn new_chain(table: &Table, chain: &Chain) -> Message {
         Hook::Forward => (c"filter", 2, 0),
         Hook::SourceTranslation => (c"nat", 4, 100),
     };
-    Message::new(NEW_CHAIN, NLM_F_CREATE, |payload| {
-        let request = OpNewchainDo::encode_request(payload, &chain.header())
-            .push_table(&table.name)
-            .push_name(chain.name);
+    Message::creation(NEW_CHAIN, |payload| {
+        let request = OpNewchainDo::encode_request(payload, &chain.header());
+        let request = request.push_table(&table.name).push_name(chain.name);
         let hook = request.nested_hook().push_num(number).push_priority(priority);
         drop(hook.end_nested().push_policy(ACCEPT).push_type(kind));
     })
 }
 
-fn new_rule(table: &Table, chain: &Chain, rule: &Rule) -> Message {
-    new_rule_of(&chain.header(), &table.name, chain.name, rule)
-}
-
-pub(super) fn new_rule_of(header: &Nfgenmsg, table: &CStr, chain: &CStr, rule: &[Term]) -> Message {
+pub(super) fn new_rule(header: &Nfgenmsg, table: &CStr, chain: &CStr, rule: &[Term]) -> Message {
     Message::new(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, |payload| {
         let request =
             OpNewruleDo::encode_request(payload, header).push_table(table).push_chain(chain);
         rule.iter().fold(request.nested_expressions(), push_term);
     })
-}
-
-fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprListAttrs<P> {
-    match *term {
-        Term::From(set) => {
-            let list = load_meta(list, META_INCOMING_NAME, FIRST);
-            look_up(list, set)
-        }
-        Term::To(set) => {
-            let list = load_meta(list, META_OUTGOING_NAME, FIRST);
-            look_up(list, set)
-        }
-        Term::Between(set) => {
-            let list = load_meta(list, META_INCOMING_NAME, FIRST);
-            let list = load_meta(list, META_OUTGOING_NAME, SECOND);
-            look_up(list, set)
-        }
-        Term::OfKnownConnection => of_known_connection(list),
-        Term::FromElsewhere => from_elsewhere(list),
-        Term::OfFamily(family) => of_family(list, family),
-        Term::Protocol(number) => {
-            let list = load_meta(list, META_PROTOCOL, FIRST);
-            compare(list, EQUAL, &[number])
-        }
-        Term::ToOwnAddress => to_own_address(list),
-        Term::ToPort(family, set) => look_up(load_port_at(list, family), set),
-        Term::Redirected => redirected(list),
-        Term::RedirectByPort(family, map) => {
-            let list = load_port(of_family(list, family), FIRST_WORD);
-            redirect(list, family, map)
-        }
-        Term::RedirectByPortAt(family, map) => redirect(load_port_at(list, family), family, map),
-        Term::NextHopNotIn(family, set) => {
-            let list = raw::load_next_hop(of_family(list, family), family, FIRST_WORD);
-            raw::look_up_absent(list, set, FIRST_WORD)
-        }
-        Term::ResolutionNotIn(family, set) => {
-            raw::look_up_absent(load_resolution(list, family), set, FIRST_WORD)
-        }
-        Term::RecordResolution(family, set) => {
-            raw::note(load_resolution(list, family), set, FIRST_WORD)
-        }
-        Term::SourceIn(source, set) => look_up(load_source(list, source), set),
-        Term::SourceNotRecorded(source, set) => {
-            raw::look_up_absent(load_source_of_sender(list, source), set, FIRST_WORD)
-        }
-        Term::RecordSource(source, set) => {
-            raw::note(load_source_of_sender(list, source), set, FIRST_WORD)
-        }
-        Term::SenderRateExceeded(set, rate) => raw::count(load_sender(list), set, FIRST_WORD, rate),
-        Term::LinkRateExceeded(set, rate) => {
-            raw::count(load_meta(list, META_INCOMING, FIRST_WORD), set, FIRST_WORD, rate)
-        }
-        Term::NotMarked(mark) => {
-            compare(load_meta(list, META_MARK, FIRST), NOT_EQUAL, &mark.to_ne_bytes())
-        }
-        Term::Mark(mark) => set_mark(list, mark),
-        Term::Untracked => finish(list.nested_elem().push_name(c"notrack")),
-        Term::Accept => verdict(list, ACCEPT),
-        Term::Drop => verdict(list, DROP),
-        Term::Masquerade => finish(list.nested_elem().push_name(c"masq")),
-    }
-}
-
-fn set_mark<P: Pusher>(list: PushExprListAttrs<P>, mark: u32) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_immediate().push_dreg(FIRST).nested_data();
-    let list = data.push_value(&mark.to_ne_bytes()).end_nested().end_nested().end_nested();
-    let data = list.nested_elem().nested_data_meta().push_key(META_MARK).push_sreg(FIRST);
-    data.end_nested().end_nested()
-}
-
-fn finish<P: Pusher>(expression: PushExprAttrs<PushExprListAttrs<P>>) -> PushExprListAttrs<P> {
-    expression.end_nested()
-}
-
-fn load_meta<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    key: u32,
-    register: u32,
-) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_meta().push_key(key).push_dreg(register);
-    data.end_nested().end_nested()
-}
-
-/// Adds a set lookup. The codec's specification swaps two attributes: its "set ID" is the kernel's `NFTA_LOOKUP_SREG`,
-/// the source register.
-fn look_up<P: Pusher>(list: PushExprListAttrs<P>, set: &CStr) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_lookup().push_set(set).push_set_id(FIRST);
-    data.end_nested().end_nested()
-}
-
-fn compare<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    operation: u32,
-    value: &[u8],
-) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_cmp().push_sreg(FIRST).push_op(operation);
-    data.nested_data().push_value(value).end_nested().end_nested().end_nested()
-}
-
-fn of_known_connection<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
-    has_bits_of(list, CONNECTION_STATE, ESTABLISHED_OR_RELATED)
-}
-
-fn redirected<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
-    has_bits_of(list, CONNECTION_STATUS, DESTINATION_TRANSLATED)
-}
-
-/// Matches if the connection's value for `key` has at least one of the `wanted` bits.
-fn has_bits_of<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    key: u32,
-    wanted: u32,
-) -> PushExprListAttrs<P> {
-    let none = 0_u32.to_ne_bytes();
-    let state = list.nested_elem().nested_data_ct().push_key(key).push_dreg(FIRST);
-    let list = state.end_nested().end_nested();
-    let bits = list.nested_elem().nested_data_bitwise();
-    let bits = bits.push_sreg(FIRST).push_dreg(FIRST).push_len(4);
-    let mask = bits.nested_mask().push_value(&wanted.to_ne_bytes());
-    let xor = mask.end_nested().nested_xor().push_value(&none);
-    compare(xor.end_nested().end_nested().end_nested(), NOT_EQUAL, &none)
-}
-
-/// Equals `fib daddr type local` in `nft`.
-fn to_own_address<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_fib();
-    let data = data.push_dreg(FIRST).push_result(FIB_KIND).push_flags(FIB_DESTINATION);
-    compare(data.end_nested().end_nested(), EQUAL, &OWN_ADDRESS.to_ne_bytes())
-}
-
-fn of_family<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
-    let number = [number_of_family(family)];
-    compare(load_meta(list, META_FAMILY, FIRST), EQUAL, &number)
-}
-
-pub(super) const fn number_of_family(family: Family) -> u8 {
-    match family {
-        Family::V4 => 2,
-        Family::V6 => 10,
-    }
-}
-
-const fn words_of_address(family: Family) -> u32 {
-    match family {
-        Family::V4 => 1,
-        Family::V6 => 4,
-    }
-}
-
-/// Loads a packet's destination address, protocol and destination port.
-fn load_port_at<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
-    let offset = match family {
-        Family::V4 => 16,
-        Family::V6 => 24,
-    };
-    let words = words_of_address(family);
-    let list = of_family(list, family);
-    let list = load_payload(list, NETWORK_HEADER, (offset, words * 4), FIRST_WORD);
-    load_port(list, FIRST_WORD + words)
-}
-
-/// Loads a packet's protocol and destination port.
-fn load_port<P: Pusher>(list: PushExprListAttrs<P>, register: u32) -> PushExprListAttrs<P> {
-    let list = load_meta(list, META_PROTOCOL, register);
-    load_payload(list, TRANSPORT_HEADER, (2, 2), register + 1)
-}
-
-/// Loads a packet's input link and source MAC address. Packets of links that are not Ethernet do not match.
-fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
-    let list = load_meta(list, META_INCOMING_KIND, FIRST);
-    let list = compare(list, EQUAL, &ETHERNET.to_ne_bytes());
-    let list = load_meta(list, META_INCOMING, FIRST_WORD);
-    load_payload(list, LINK_HEADER, (6, 6), FIRST_WORD + 1)
-}
-
-/// Loads a packet's input link, source MAC address and next hop.
-fn load_resolution<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
-    raw::load_next_hop(load_sender(list), family, FIRST_WORD + 3)
-}
-
-/// Loads a packet's input link, source MAC address and source IP address.
-fn load_source_of_sender<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    source: Source,
-) -> PushExprListAttrs<P> {
-    load_address(load_sender(of_source(list, source)), source, FIRST_WORD + 3)
-}
-
-/// Loads a packet's source IP address, or the sender address of an ARP request.
-fn load_source<P: Pusher>(list: PushExprListAttrs<P>, source: Source) -> PushExprListAttrs<P> {
-    load_address(of_source(list, source), source, FIRST_WORD)
-}
-
-/// Matches packets of this kind. Overwrites the first register.
-fn of_source<P: Pusher>(list: PushExprListAttrs<P>, source: Source) -> PushExprListAttrs<P> {
-    match source {
-        Source::Ip(family) => of_family(list, family),
-        Source::ArpRequest => {
-            let list = load_payload(list, NETWORK_HEADER, (6, 2), FIRST);
-            compare(list, EQUAL, &ARP_REQUEST.to_be_bytes())
-        }
-    }
-}
-
-fn load_address<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    source: Source,
-    register: u32,
-) -> PushExprListAttrs<P> {
-    let place = match source {
-        Source::Ip(Family::V4) => (12, 4),
-        Source::Ip(Family::V6) => (8, 16),
-        Source::ArpRequest => (14, 4),
-    };
-    load_payload(list, NETWORK_HEADER, place, register)
-}
-
-fn load_payload<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    base: u32,
-    (offset, length): (u32, u32),
-    register: u32,
-) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_payload();
-    let data = data.push_dreg(register).push_base(base).push_offset(offset).push_len(length);
-    data.end_nested().end_nested()
-}
-
-/// Looks up the loaded key in a map and translates the destination to the value found. As in [`look_up`], the codec
-/// swaps attributes: its source register is the kernel's `NFTA_LOOKUP_DREG`.
-fn redirect<P: Pusher>(
-    list: PushExprListAttrs<P>,
-    family: Family,
-    map: &CStr,
-) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_lookup().push_set(map).push_set_id(FIRST);
-    let list = data.push_sreg(FIRST).end_nested().end_nested();
-    let data = list.nested_elem().nested_data_nat().push_type(TRANSLATE_DESTINATION);
-    let data = data.push_family(number_of_family(family).into()).push_reg_addr_min(FIRST);
-    let data = data.push_reg_proto_min(FIRST_WORD + words_of_address(family));
-    data.end_nested().end_nested()
-}
-
-/// Equals `fib saddr . iif oif missing` in `nft`.
-fn from_elsewhere<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_fib();
-    let data = data.push_dreg(FIRST).push_result(FIB_LINK).push_flags(FIB_SOURCE | FIB_INCOMING);
-    compare(data.end_nested().end_nested(), EQUAL, &0_u32.to_ne_bytes())
-}
-
-fn verdict<P: Pusher>(list: PushExprListAttrs<P>, code: u32) -> PushExprListAttrs<P> {
-    let data = list.nested_elem().nested_data_immediate().push_dreg(VERDICT).nested_data();
-    data.nested_verdict().push_code(code).end_nested().end_nested().end_nested().end_nested()
 }

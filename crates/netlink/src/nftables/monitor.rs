@@ -4,7 +4,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::encode::NEW_GENERATION;
 use crate::{
-    datagram::{Meaning, messages},
+    datagram::Object,
     error::Error,
     netns::Netns,
     watch::{Event, Events, subscribe},
@@ -51,11 +51,7 @@ impl Event for NftablesEvent {
     const MISSED: Self = Self::Missed;
 
     /// The kernel ends each transaction's events with the new generation, so only that message counts.
-    fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
-        messages(datagram).filter_map(|message| match message.meaning() {
-            Ok(Meaning::Object(object)) if object.is(NEW_GENERATION) => Some(Self::Changed),
-            Ok(_) => None,
-            Err(_) => Some(Self::Missed),
-        })
+    fn of(object: Object<'_>) -> Result<Option<Self>, String> {
+        Ok((object.kind == NEW_GENERATION).then_some(Self::Changed))
     }
 }

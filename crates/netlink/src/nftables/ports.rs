@@ -14,8 +14,7 @@ use std::{
 };
 
 use netlink_bindings::nftables::{
-    OpDelruleDo, OpGetchainDump, OpGetruleDump, OpGetsetelemDump, OpNewchainDo, OpNewsetDo,
-    OpNewsetelemDo,
+    OpDelruleDo, OpGetchainDump, OpGetruleDump, OpGetsetelemDump, OpNewchainDo,
 };
 use netlink_packet_core::NlaBuffer;
 use nix::errno::Errno;
@@ -23,12 +22,12 @@ use nix::errno::Errno;
 use super::{
     Nftables, Term,
     encode::{self, HEADER_LEN, Message, NFPROTO_BRIDGE, NFPROTO_NETDEV},
-    table::{LinkName, Part, name},
+    expressions::ACCEPT,
+    table::{LinkName, Set, name},
 };
 use crate::{
     datagram::{Object, attributes_in},
-    error::Error,
-    socket::RefusalCause,
+    error::{Error, RefusalCause},
 };
 
 /// Name of both tables: family `netdev` and family `bridge`.
@@ -67,10 +66,10 @@ impl Nftables {
     /// # Errors
     /// If the kernel refuses. Nothing has changed.
     pub fn require_ingress(&mut self, port: &str) -> Result<(), Error> {
-        let failed = |cause: RefusalCause| {
+        let set = self.socket.transact(&encode::batch(None, requirement(port).into_iter()));
+        set.map_err(|cause| {
             cause.into_error(format!("have bridges drop what has not passed the filters at {port}"))
-        };
-        self.socket.transact(&encode::batch(None, requirement(port).into_iter())).map_err(failed)
+        })
     }
 
     /// Lists the links that are protected completely. It compares the rules' expressions and the chains' hooks, so that
@@ -79,9 +78,8 @@ impl Nftables {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn ports_requiring_ingress(&mut self) -> Result<BTreeSet<String>, Error> {
-        let failed = |cause: RefusalCause| {
-            cause.into_error("look for the rules of nftables about ports".to_owned())
-        };
+        let failed =
+            |cause: RefusalCause| cause.into_error("look for the rules of nftables about ports");
         let (rules, chains) =
             (self.rules_of_ports().map_err(failed)?, self.chains().map_err(failed)?);
         let is_there = |family: u8, chain: &CStr, wanted: &[Vec<u8>]| {
@@ -164,7 +162,7 @@ fn called_chain(family: u8, object: &Object<'_>) -> Option<CString> {
         && hook.get_num().ok()? == FIRST_HOOK
         && hook.get_priority().ok()? == priority
         && hook.get_dev().ok() == link
-        && chain.get_policy().ok()? == encode::ACCEPT;
+        && chain.get_policy().ok()? == ACCEPT;
     is_called.then(|| name.to_owned())
 }
 
@@ -209,25 +207,26 @@ fn unless_missing<T>(found: Result<T, RefusalCause>) -> Result<Option<T>, Refusa
 /// are added, so that a repetition leaves no duplicates.
 fn requirement(port: &str) -> Vec<Message> {
     let link = name(port);
+    let ports = Set::of_links(PORTS, [LinkName::new(port)]);
+    let of_bridge = encode::header_of(NFPROTO_BRIDGE);
     let bridge_rules = RULES.map(|rule| new_rule(NFPROTO_BRIDGE, CHAIN, rule));
     let mut messages = vec![
         encode::new_table(&encode::header_of(NFPROTO_NETDEV), TABLE),
         new_chain(NFPROTO_NETDEV, &link, LAST, Some(&link)),
         without_rules(NFPROTO_NETDEV, &link),
         new_rule(NFPROTO_NETDEV, &link, RULE_OF_PORT),
-        encode::new_table(&encode::header_of(NFPROTO_BRIDGE), TABLE),
-        new_set(),
+        encode::new_table(&of_bridge, TABLE),
+        encode::new_set(&of_bridge, TABLE, &ports),
         new_chain(NFPROTO_BRIDGE, CHAIN, FIRST, None),
         without_rules(NFPROTO_BRIDGE, CHAIN),
     ];
     messages.extend(bridge_rules);
-    let new_element = |payload: &mut Vec<u8>| fill_with_element(payload, port);
-    messages.push(Message::creation(encode::NEW_ELEMENTS, new_element));
+    messages.push(encode::new_elements(&of_bridge, TABLE, &ports, &ports.elements));
     messages
 }
 
 fn new_rule(family: u8, chain: &CStr, rule: &[Term]) -> Message {
-    encode::new_rule_of(&encode::header_of(family), TABLE, chain, rule)
+    encode::new_rule(&encode::header_of(family), TABLE, chain, rule)
 }
 
 fn new_chain(family: u8, chain: &CStr, priority: i32, link: Option<&CString>) -> Message {
@@ -240,7 +239,7 @@ fn new_chain(family: u8, chain: &CStr, priority: i32, link: Option<&CString>) ->
             Some(link) => hook.push_dev(link),
             None => hook,
         };
-        drop(hook.end_nested().push_policy(encode::ACCEPT).push_type(c"filter"));
+        drop(hook.end_nested().push_policy(ACCEPT).push_type(c"filter"));
     })
 }
 
@@ -249,24 +248,4 @@ fn without_rules(family: u8, chain: &CStr) -> Message {
         let request = OpDelruleDo::encode_request(payload, &encode::header_of(family));
         drop(request.push_table(TABLE).push_chain(chain));
     })
-}
-
-fn new_set() -> Message {
-    const KEY: &[Part] = &[Part::Link];
-    Message::creation(encode::NEW_SET, |payload| {
-        let request = OpNewsetDo::encode_request(payload, &encode::header_of(NFPROTO_BRIDGE))
-            .push_table(TABLE)
-            .push_name(PORTS)
-            .push_key_type(encode::number_of(KEY))
-            .push_key_len(encode::length_of(KEY))
-            .push_id(1);
-        drop(request.push_userdata(&encode::HOST_ENDIAN));
-    })
-}
-
-fn fill_with_element(payload: &mut Vec<u8>, port: &str) {
-    let request = OpNewsetelemDo::encode_request(payload, &encode::header_of(NFPROTO_BRIDGE));
-    let list = request.push_table(TABLE).push_set(PORTS).nested_elements();
-    let key = list.nested_elem().nested_key().push_value(LinkName::new(port).as_bytes());
-    drop(key.end_nested().end_nested());
 }

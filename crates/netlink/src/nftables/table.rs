@@ -24,10 +24,6 @@ impl LinkName {
         room.zip(name.as_bytes()).for_each(|(to, from)| *to = *from);
         Self(bytes)
     }
-
-    pub(super) const fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 /// A table of the family `inet`. It includes a table of the same name in the family `arp` if one of its sets or chains

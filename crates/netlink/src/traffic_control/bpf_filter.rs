@@ -10,7 +10,8 @@ use netlink_packet_route::{
 };
 
 use super::{
-    hook::{ALL_PROTOCOLS, Hook},
+    hook::ALL_PROTOCOLS,
+    message::{ingress_filter, is_in_other_chain, is_of_kind, options_of, value_of},
     program::Program,
 };
 use crate::request::{Existing, LINK, Request};
@@ -54,21 +55,7 @@ pub(super) fn delete(index: u32) -> Request<'static> {
 }
 
 fn place(index: u32) -> TcMessage {
-    let mut message = at_hook(index);
-    message.header.info = TcHandle { major: PRIORITY, minor: ALL_PROTOCOLS.to_be() }.into();
-    message.header.handle = FILTER.into();
-    message
-}
-
-fn at_hook(index: u32) -> TcMessage {
-    let mut message = TcMessage::with_index(index.cast_signed());
-    message.header.parent = Hook::Ingress.handle();
-    message
-}
-
-/// Lists all ingress filters of a link.
-pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
-    RouteNetlinkMessage::GetTrafficFilter(at_hook(index))
+    ingress_filter(index, PRIORITY, ALL_PROTOCOLS, FILTER)
 }
 
 /// A filter with the guard's priority.
@@ -84,37 +71,27 @@ pub(crate) enum Listed {
 pub(crate) fn described_by(message: &TcMessage) -> Option<Listed> {
     let header = &message.header;
     let TcHandle { major: priority, minor: protocol } = header.info.into();
-    let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
     // The kernel lists each priority once more without a filter.
-    if priority != PRIORITY
-        || header.handle == TcHandle::UNSPEC
-        || message.attributes.iter().any(is_in_chain)
-    {
+    if priority != PRIORITY || header.handle == TcHandle::UNSPEC || is_in_other_chain(message) {
         return None;
     }
-    let kind = TcAttribute::Kind(TcFilterBpf::KIND.to_owned());
     let is_ours = header.handle == FILTER.into()
         && protocol == ALL_PROTOCOLS.to_be()
-        && message.attributes.contains(&kind);
+        && is_of_kind(message, TcFilterBpf::KIND);
     let program = if is_ours { deciding_program_of(message) } else { None };
     Some(program.map_or(Listed::Other, Listed::Ours))
 }
 
 /// The BPF code of a filter in direct-action mode.
 fn deciding_program_of(message: &TcMessage) -> Option<Vec<u8>> {
-    let options = message.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    })?;
+    let options = options_of(message)?;
     let decides = options.iter().any(|option| match option {
         TcOption::Bpf(TcFilterBpfOption::Flags(flags)) => flags.contains(TcBpfFlags::DirectAction),
         _ => false,
     });
     let program = options.iter().find_map(|option| match option {
         TcOption::Bpf(TcFilterBpfOption::Other(code)) if code.kind() == TCA_BPF_OPS => {
-            let mut instructions = vec![0; code.value_len()];
-            code.emit_value(&mut instructions);
-            Some(instructions)
+            Some(value_of(code))
         }
         _ => None,
     });

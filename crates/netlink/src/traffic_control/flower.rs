@@ -4,17 +4,23 @@ use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{
-        TcAction, TcActionAttribute, TcActionOption, TcAttribute, TcFilterFlower,
-        TcFilterFlowerOption, TcHandle, TcMessage, TcOption,
+        TcAction, TcActionOption, TcAttribute, TcFilterFlower, TcFilterFlowerOption, TcHandle,
+        TcMessage, TcOption,
     },
 };
 
-use super::hook::{ALL_PROTOCOLS, Hook};
+use super::{
+    hook::ALL_PROTOCOLS,
+    message::{
+        action, ingress_filter, is_in_other_chain, is_of_kind, options_of, options_of_action,
+        value_of,
+    },
+};
 use crate::request::{Existing, LINK, Request};
 
 /// `TCA_CLS_FLAGS_SKIP_SW` and `TCA_CLS_FLAGS_IN_HW`
 const NOT_BY_KERNEL: u32 = 1 << 1;
-const BY_CARD: u32 = 1 << 2;
+pub(super) const BY_CARD: u32 = 1 << 2;
 
 /// The action kind that only gives a verdict, and the verdict's offset in `struct tc_gact`.
 const VERDICT: &str = "gact";
@@ -47,10 +53,7 @@ impl Verdict {
         let mut parameters = vec![0; GACT_LEN];
         parameters[VERDICT_AT..VERDICT_AT + 4].copy_from_slice(&self.code().to_ne_bytes());
         let parameters = TcActionOption::Other(DefaultNla::new(TCA_GACT_PARMS, parameters));
-        let mut action = TcAction::default();
-        action.attributes.push(TcActionAttribute::Kind(VERDICT.to_owned()));
-        action.attributes.push(TcActionAttribute::Options(vec![parameters]));
-        action
+        action(VERDICT, vec![parameters])
     }
 }
 
@@ -70,11 +73,9 @@ pub(crate) struct Flower {
 
 impl Flower {
     fn place(&self, index: u32) -> TcMessage {
-        let mut message = TcMessage::with_index(index.cast_signed());
-        message.header.parent = Hook::Ingress.handle();
         let protocol = self.ethertype.unwrap_or(ALL_PROTOCOLS);
-        message.header.info = TcHandle { major: self.priority, minor: protocol.to_be() }.into();
-        message.header.handle = (OURS | u32::from(self.number)).into();
+        let handle = OURS | u32::from(self.number);
+        let mut message = ingress_filter(index, self.priority, protocol, handle);
         message.attributes.push(TcAttribute::Kind(TcFilterFlower::KIND.to_owned()));
         message
     }
@@ -116,16 +117,10 @@ pub(crate) struct Found {
 pub(crate) fn described_by(message: &TcMessage) -> Option<Found> {
     let TcHandle { major: priority, minor: protocol } = message.header.info.into();
     let number = u16::try_from(u32::from(message.header.handle) ^ OURS).ok()?;
-    let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
-    if !message.attributes.contains(&TcAttribute::Kind(TcFilterFlower::KIND.to_owned()))
-        || message.attributes.iter().any(is_in_chain)
-    {
+    if !is_of_kind(message, TcFilterFlower::KIND) || is_in_other_chain(message) {
         return None;
     }
-    let options = message.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    })?;
+    let options = options_of(message)?;
     let protocol = u16::from_be(protocol);
     let mut found = Found {
         flower: Flower {
@@ -162,15 +157,9 @@ pub(super) fn leave_to_kernel(actions: &[TcAction]) -> bool {
 
 /// `None`: the action is none of [`Verdict`].
 fn verdict_of(actions: &[TcAction]) -> Option<Verdict> {
-    let mut options = actions.iter().flat_map(|action| &action.attributes).filter_map(
-        |attribute| match attribute {
-            TcActionAttribute::Options(options) => Some(options),
-            _ => None,
-        },
-    );
-    let parameters = options.next()?.iter().find(|option| option.kind() == TCA_GACT_PARMS)?;
-    let mut bytes = vec![0; parameters.value_len()];
-    parameters.emit_value(&mut bytes);
+    let options = actions.iter().find_map(options_of_action)?;
+    let parameters = options.iter().find(|option| option.kind() == TCA_GACT_PARMS)?;
+    let bytes = value_of(parameters);
     let code = bytes.get(VERDICT_AT..VERDICT_AT + 4)?.try_into().ok()?;
     let code = u32::from_ne_bytes(code);
     [Verdict::Pass, Verdict::Trap].into_iter().find(|verdict| verdict.code() == code)

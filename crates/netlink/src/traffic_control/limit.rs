@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use netlink_packet_core::{DefaultNla, Nla, NlasIterator};
+use netlink_packet_core::{DefaultNla, NlasIterator};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcHandle, TcMessage, TcOption},
 };
 
+use super::message::{is_of_kind, options_of, value_of};
 use crate::request::{Existing, LINK, Request};
 
 const TCA_TBF_PARMS: u16 = 1;
@@ -113,23 +114,18 @@ pub(crate) fn described_by(message: &TcMessage, index: u32) -> Option<LimitInFor
     if header.index != index.cast_signed() || header.parent != TcHandle::ROOT {
         return None;
     }
-    let limit = message.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => in_force(options),
-        _ => None,
-    });
-    limit.filter(|_| is_token_bucket(message))
+    options_of(message).and_then(in_force).filter(|_| is_token_bucket(message))
 }
 
 pub(super) fn is_token_bucket(message: &TcMessage) -> bool {
-    message.attributes.contains(&TcAttribute::Kind("tbf".to_owned()))
+    is_of_kind(message, "tbf")
 }
 
 /// The codec does not know this kind of queueing discipline, so it returns the options as one attribute that contains
 /// them all.
 fn in_force(options: &[TcOption]) -> Option<LimitInForce> {
     let option = options.first()?;
-    let mut nest = vec![0; option.value_len()];
-    option.emit_value(&mut nest);
+    let nest = value_of(option);
     let value = |kind: u16| {
         let mut nested = NlasIterator::new(&nest).filter_map(Result::ok);
         nested.find(|nested| nested.kind() == kind).map(|nested| nested.value().to_vec())

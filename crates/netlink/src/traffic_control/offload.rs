@@ -2,13 +2,13 @@
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    tc::{TcAttribute, TcFilterFlowerOption, TcHandle, TcMessage, TcOption},
+    tc::{TcFilterFlowerOption, TcHandle, TcOption},
 };
 
-use super::{flower::leave_to_kernel, hook::Hook};
-
-/// `TCA_CLS_FLAGS_IN_HW`
-const IN_HARDWARE: u32 = 1 << 2;
+use super::{
+    flower::{BY_CARD, leave_to_kernel},
+    message::options_of,
+};
 
 /// Number of flower filters at a link's ingress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,12 +19,6 @@ pub struct Offload {
     pub in_hardware: u64,
 }
 
-pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
-    let mut message = TcMessage::with_index(index.cast_signed());
-    message.header.parent = Hook::Ingress.handle();
-    RouteNetlinkMessage::GetTrafficFilter(message)
-}
-
 /// Whether a filter is carried out in hardware. `None`: the object is not a flower filter, the only kind that cards
 /// take over.
 pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<bool> {
@@ -33,29 +27,17 @@ pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<bool> {
     if message.header.handle == TcHandle::UNSPEC {
         return None;
     }
-    let options = message.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    })?;
-    let of_flower: Vec<_> = options.iter().filter_map(flower_option).collect();
-    let is_kept_there = of_flower.iter().any(|option| is_in_hardware(option));
-    let is_the_kernels = of_flower.iter().any(|option| is_left_to_kernel(option));
-    (!of_flower.is_empty()).then_some(is_kept_there && !is_the_kernels)
-}
-
-fn flower_option(option: &TcOption) -> Option<&TcFilterFlowerOption> {
-    match option {
-        TcOption::Flower(option) => Some(option),
-        _ => None,
+    let (mut is_flower, mut is_in_hardware, mut is_left_to_kernel) = (false, false, false);
+    for option in options_of(&message)? {
+        let TcOption::Flower(option) = option else { continue };
+        is_flower = true;
+        match option {
+            TcFilterFlowerOption::Flags(flags) => is_in_hardware |= flags & BY_CARD != 0,
+            TcFilterFlowerOption::Actions(all) => is_left_to_kernel |= leave_to_kernel(all),
+            _ => {}
+        }
     }
-}
-
-fn is_in_hardware(option: &TcFilterFlowerOption) -> bool {
-    matches!(option, TcFilterFlowerOption::Flags(flags) if flags & IN_HARDWARE != 0)
-}
-
-fn is_left_to_kernel(option: &TcFilterFlowerOption) -> bool {
-    matches!(option, TcFilterFlowerOption::Actions(actions) if leave_to_kernel(actions))
+    is_flower.then_some(is_in_hardware && !is_left_to_kernel)
 }
 
 impl FromIterator<bool> for Offload {
@@ -70,6 +52,8 @@ impl FromIterator<bool> for Offload {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::tc::{TcAttribute, TcMessage};
+
     use super::{super::flower::Verdict, *};
 
     const NOT_IN_HARDWARE: u32 = 1 << 3;
@@ -87,9 +71,9 @@ mod tests {
     fn offloaded_filters_are_counted() {
         use TcFilterFlowerOption::{Actions, ClassId, Flags};
         let listed = [
-            filter("flower", vec![ClassId(1), Flags(IN_HARDWARE)]),
-            filter("flower", vec![Flags(IN_HARDWARE), Actions(vec![Verdict::Pass.action()])]),
-            filter("flower", vec![Flags(IN_HARDWARE), Actions(vec![Verdict::Trap.action()])]),
+            filter("flower", vec![ClassId(1), Flags(BY_CARD)]),
+            filter("flower", vec![Flags(BY_CARD), Actions(vec![Verdict::Pass.action()])]),
+            filter("flower", vec![Flags(BY_CARD), Actions(vec![Verdict::Trap.action()])]),
             filter("flower", vec![Flags(NOT_IN_HARDWARE)]),
             // Older kernels do not report the flag.
             filter("flower", vec![ClassId(1)]),

@@ -15,8 +15,12 @@ use netlink_packet_route::{
 };
 
 use super::{
-    hook::{ALL_PROTOCOLS, Hook},
+    hook::ALL_PROTOCOLS,
     limit::saturated,
+    message::{
+        action, ingress_filter, is_in_other_chain, is_of_kind, options_of, options_of_action,
+        value_of,
+    },
 };
 use crate::request::{Existing, LINK, Request};
 
@@ -123,11 +127,7 @@ impl Police {
             option(TCA_POLICE_RATE, &TABLE),
             option(TCA_POLICE_RESULT, &GOES_ON.to_ne_bytes()),
         ];
-        let options = options.into_iter().chain(wide_rate).collect();
-        let mut action = TcAction::default();
-        action.attributes.push(TcActionAttribute::Kind(POLICE.to_owned()));
-        action.attributes.push(TcActionAttribute::Options(options));
-        action
+        action(POLICE, options.into_iter().chain(wide_rate).collect())
     }
 }
 
@@ -153,40 +153,27 @@ pub(super) fn delete(index: u32) -> Request<'static> {
 }
 
 fn place(index: u32) -> TcMessage {
-    let mut message = TcMessage::with_index(index.cast_signed());
-    message.header.parent = Hook::Ingress.handle();
-    message.header.info = TcHandle { major: PRIORITY, minor: ALL_PROTOCOLS.to_be() }.into();
-    message.header.handle = FILTER.into();
-    message
+    ingress_filter(index, PRIORITY, ALL_PROTOCOLS, FILTER)
 }
 
 /// Reads the filter with the limit's priority and handle.
 pub(crate) fn described_by(message: &TcMessage) -> Option<PoliceInForce> {
     let header = &message.header;
-    let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
-    let kind = TcAttribute::Kind(TcFilterMatchAll::KIND.to_owned());
     let is_ours = TcHandle::from(header.info).major == PRIORITY
         && header.handle == FILTER.into()
-        && message.attributes.contains(&kind)
-        && !message.attributes.iter().any(is_in_chain);
+        && is_of_kind(message, TcFilterMatchAll::KIND)
+        && !is_in_other_chain(message);
     is_ours.then(|| in_force(message).unwrap_or(PoliceInForce::OTHER))
 }
 
 fn in_force(message: &TcMessage) -> Option<PoliceInForce> {
-    let actions = message.attributes.iter().find_map(|attribute| match attribute {
-        TcAttribute::Options(options) => options.iter().find_map(|option| match option {
-            TcOption::MatchAll(TcFilterMatchAllOption::Action(actions)) => Some(actions),
-            _ => None,
-        }),
+    let actions = options_of(message)?.iter().find_map(|option| match option {
+        TcOption::MatchAll(TcFilterMatchAllOption::Action(actions)) => Some(actions),
         _ => None,
     })?;
     let [action] = &actions[..] else { return None };
     let kind = TcActionAttribute::Kind(POLICE.to_owned());
-    let options = action.attributes.iter().find_map(|attribute| match attribute {
-        TcActionAttribute::Options(options) => Some(options),
-        _ => None,
-    });
-    let options = options.filter(|_| action.attributes.contains(&kind))?;
+    let options = options_of_action(action).filter(|_| action.attributes.contains(&kind))?;
     let value = |kind: u16| options.iter().find(|option| option.kind() == kind).map(value_of);
     let parameters = value(TCA_POLICE_TBF)?;
     let number = |at: Range<usize>| Some(u32::from_ne_bytes(parameters.get(at)?.try_into().ok()?));
@@ -198,12 +185,6 @@ fn in_force(message: &TcMessage) -> Option<PoliceInForce> {
     };
     let drops = number(ACTION)? == DROPPED.cast_unsigned();
     Some(PoliceInForce { rate_bytes, burst_ticks: number(BURST)?, drops })
-}
-
-fn value_of(option: &TcActionOption) -> Vec<u8> {
-    let mut value = vec![0; option.value_len()];
-    option.emit_value(&mut value);
-    value
 }
 
 #[cfg(test)]

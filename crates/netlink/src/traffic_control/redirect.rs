@@ -3,13 +3,16 @@
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{
-        TcAction, TcActionAttribute, TcActionMirror, TcActionMirrorOption, TcActionOption,
-        TcActionType, TcAttribute, TcFilterU32, TcFilterU32Option, TcHandle, TcMessage, TcMirror,
-        TcMirrorActionType, TcOption, TcU32Selector, TcU32SelectorFlags,
+        TcAction, TcActionMirror, TcActionMirrorOption, TcActionOption, TcActionType, TcAttribute,
+        TcFilterU32, TcFilterU32Option, TcHandle, TcMessage, TcMirror, TcMirrorActionType,
+        TcOption, TcU32Selector, TcU32SelectorFlags,
     },
 };
 
-use super::hook::{ALL_PROTOCOLS, Hook};
+use super::{
+    hook::{ALL_PROTOCOLS, Hook},
+    message::{action, at_hook},
+};
 use crate::request::{Existing, LINK, Request};
 
 /// Fixed handle, so that there is never a second filter.
@@ -33,8 +36,7 @@ pub struct Redirect {
 impl Redirect {
     fn filter(&self) -> TcMessage {
         let (index, hook) = self.from;
-        let mut message = TcMessage::with_index(index.cast_signed());
-        message.header.parent = hook.handle();
+        let mut message = at_hook(index, hook);
         let filter = TcHandle { major: PRIORITY, minor: ALL_PROTOCOLS.to_be() };
         message.header.info = filter.into();
         message.attributes.push(TcAttribute::Kind(TcFilterU32::KIND.to_owned()));
@@ -51,26 +53,19 @@ impl Redirect {
             Hook::Egress => TcMirrorActionType::EgressRedir,
         };
         let options = TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror));
-        let mut action = TcAction::default();
-        action.attributes.push(TcActionAttribute::Kind(TcActionMirror::KIND.to_owned()));
-        action.attributes.push(TcActionAttribute::Options(vec![options]));
-        action
+        action(TcActionMirror::KIND, vec![options])
     }
-}
-
-/// A selector without keys matches every frame.
-fn any_frame() -> TcU32Selector {
-    let mut selector = TcU32Selector::default();
-    selector.flags = TcU32SelectorFlags::Terminal;
-    selector
 }
 
 /// Adds a redirection to a hook that has none.
 pub(super) fn add(redirect: &Redirect) -> Request<'static> {
     let mut message = redirect.filter();
     message.header.handle = FILTER;
+    // A selector without keys matches every frame.
+    let mut any_frame = TcU32Selector::default();
+    any_frame.flags = TcU32SelectorFlags::Terminal;
     let options = [
-        TcFilterU32Option::Selector(any_frame()),
+        TcFilterU32Option::Selector(any_frame),
         TcFilterU32Option::Action(vec![redirect.action()]),
     ];
     let options = options.into_iter().map(TcOption::U32).collect();

@@ -1,7 +1,7 @@
 //! Addresses, routes, rules and limits, checked with `ip` and `tc`.
 
 use netlink::{
-    IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, RouteKind, Rtnl, Rule, Scope,
+    IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, RouteKind, RouteScope, Rtnl, Rule,
     VethEnd,
 };
 use serde_json::{Value, json};
@@ -132,8 +132,8 @@ fn routes_have_kinds_and_scopes() {
         priced,
         rejecting(RouteKind::Prohibit, "::/0"),
         v6.clone(),
-        scoped("203.0.113.0/24", Scope::Host),
-        scoped("198.18.0.0/15", Scope::Global),
+        scoped("203.0.113.0/24", RouteScope::Host),
+        scoped("198.18.0.0/15", RouteScope::Global),
     ];
     rtnl.batch(&routes.iter().map(Request::add_route).collect::<Vec<_>>()).unwrap();
     let shown = |command: &str| netns.json(command)[0].clone();

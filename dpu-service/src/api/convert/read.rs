@@ -30,9 +30,9 @@ use crate::{
     host::{Asked, HostTime, SessionId},
 };
 use model::{
-    AddressRange, AllowRule, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns,
-    GatewayMode, HostName, IpFamilies, LeaseSpec, Network, PolicyRule, PortRange, Route, Source,
-    Subnet, Sysctls, WantedAddress,
+    AddressRange, AllowRule, AttachSpec, AttachmentId, AttachmentKey, Bandwidth, Dns, GatewayMode,
+    HostName, InterfaceRequest, LeaseSpec, Network, PolicyRule, PortRange, Route, Source, Subnet,
+    Sysctls, WantedAddress,
     check::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
 };
 
@@ -111,9 +111,8 @@ pub(crate) fn attachment_id(text: &str) -> Result<AttachmentId, Failure> {
     parse("attachment id", text, "a UUID").map(AttachmentId)
 }
 
-/// A complete attachment id. Empty: none.
 pub(crate) fn optional_attachment_id(text: &str) -> Result<Option<AttachmentId>, Failure> {
-    if text.is_empty() { Ok(None) } else { attachment_id(text).map(Some) }
+    optional(text, attachment_id)
 }
 
 pub(crate) fn optional_network(name: String) -> Result<Option<String>, Failure> {
@@ -139,7 +138,7 @@ fn session(host: &HostName, text: &str) -> Result<SessionId, Failure> {
 }
 
 fn optional_session(host: &HostName, text: &str) -> Result<Option<SessionId>, Failure> {
-    if text.is_empty() { Ok(None) } else { session(host, text).map(Some) }
+    optional(text, |text| session(host, text))
 }
 
 pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Detach, Failure> {
@@ -147,7 +146,7 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
         key: key(host, request.key)?,
         id: optional_attachment_id(&request.attachment_id)?,
         returned: request.vf_returned,
-        returned_device: optional(request.returned_device, |text| device(&text))?,
+        returned_device: optional(&request.returned_device, device)?,
         as_of: HostTime(request.as_of_ns),
         session: optional_session(host, &request.session_id)?,
         cause: examination::clean(&request.cause),
@@ -161,18 +160,21 @@ pub(crate) fn attach(
 ) -> Result<(AttachSpec, Asked), Failure> {
     let session = session(host, &request.session_id)?;
     let asked = Asked { session, as_of: HostTime(request.as_of_ns) };
+    let interface = InterfaceRequest {
+        network: optional_network(request.network)?.unwrap_or_default(),
+        device: optional(&request.device, device)?,
+        mac: optional(&request.mac, mac)?,
+        addresses: addresses(&request.addresses)?,
+        families: request.families.map(Into::into),
+        bandwidth: requested_bandwidth(request.bandwidth)?,
+        port_mappings: port_mappings::port_mappings(&request.port_mappings)?,
+        allowed_sources: allowed_sources(&request.allowed_sources)?,
+    };
     let spec = AttachSpec {
         key: key(host, request.key)?,
-        network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
-        device: optional(request.device, |text| device(&text))?,
+        interface,
         offered: request.offered.map(offer).transpose()?,
-        mac: optional(request.mac, |text| mac(&text))?,
-        addresses: addresses(&request.addresses)?,
-        families: request.families.map(|v1::IpFamilies { ipv4, ipv6 }| IpFamilies { ipv4, ipv6 }),
-        bandwidth: requested_bandwidth(request.bandwidth)?,
-        port_mappings: port_mappings::port_mappings(request.port_mappings)?,
-        asked_sources: asked_sources(&request.allowed_sources)?,
         further_leases: further_leases(request.further_leases)?,
         group_interface: None,
     };
@@ -232,9 +234,10 @@ pub(crate) fn attach_all(
     Ok((specs, asked))
 }
 
+/// Reads a text that may be left out. Empty: `None`.
 fn optional<T>(
-    text: String,
-    read: impl FnOnce(String) -> Result<T, Failure>,
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, Failure>,
 ) -> Result<Option<T>, Failure> {
     if text.is_empty() { Ok(None) } else { read(text).map(Some) }
 }
@@ -323,8 +326,8 @@ pub(crate) fn wait_limit(milliseconds: u32) -> Result<Duration, Failure> {
     }
 }
 
-pub(crate) fn reason(text: String) -> Result<String, Failure> {
-    label("reason", text)
+pub(crate) fn reason(text: &str) -> Result<String, Failure> {
+    label("reason", text.to_owned())
 }
 
 /// A host's name to filter by. Empty: none.
@@ -361,7 +364,7 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         outer_vlan: (network.outer_vlan != 0).then(|| vlan(network.outer_vlan)),
         vlan_priority: network.vlan_priority.try_into().unwrap_or(u8::MAX),
         trunk: network.trunk.into_iter().map(vlan).collect(),
-        pool: or_default(network.pool, "default"),
+        pool: if network.pool.is_empty() { "default".into() } else { network.pool },
         mtu: if network.mtu == 0 { 1500 } else { network.mtu },
         subnets: collect(&network.subnets, subnet)?,
         routes: collect(&network.routes, route)?,
@@ -370,7 +373,8 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         total_egress_rate: network.total_egress_rate,
-        anti_spoofing: anti_spoofing(&network.anti_spoofing)?,
+        anti_spoofing: optional(&network.anti_spoofing, |text| named("anti_spoofing", text))?
+            .unwrap_or_default(),
         allowed_sources: sources("allowed_sources", &network.allowed_sources)?,
         optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
@@ -407,13 +411,6 @@ fn joined(problems: Vec<String>) -> String {
     }
 }
 
-fn anti_spoofing(text: &str) -> Result<AntiSpoofing, Failure> {
-    if text.is_empty() {
-        return Ok(AntiSpoofing::default());
-    }
-    text.parse().map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))
-}
-
 fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
     let read = |text: &String| {
         text.parse::<Source>().map_err(|error| invalid(format!("{field}: {error}")))
@@ -421,7 +418,7 @@ fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
     texts.iter().map(read).collect()
 }
 
-fn asked_sources(texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
+fn allowed_sources(texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
     if texts.len() > MOST_SOURCES {
         let message = format!(
             "allowed_sources has {} entries; a pod can request at most {MOST_SOURCES}",
@@ -451,10 +448,6 @@ fn vlan(number: u32) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-fn or_default(text: String, default: &str) -> String {
-    if text.is_empty() { default.into() } else { text }
-}
-
 fn collect<A, B>(all: &[A], read: impl Fn(&A) -> Result<B, Failure>) -> Result<Vec<B>, Failure> {
     all.iter().map(read).collect()
 }
@@ -481,8 +474,8 @@ fn route(route: &v1::Route) -> Result<Route, Failure> {
         advmss: route.advmss,
         priority: route.priority,
         table: route.table,
-        scope: optional(route.scope.clone(), |text| named("scope", &text))?,
-        kind: optional(route.kind.clone(), |text| named("kind", &text))?.unwrap_or_default(),
+        scope: optional(&route.scope, |text| named("scope", text))?,
+        kind: optional(&route.kind, |text| named("kind", text))?.unwrap_or_default(),
         onlink: route.onlink,
     })
 }
@@ -507,7 +500,7 @@ fn allow_rule(rule: &v1::AllowRule) -> Result<AllowRule, Failure> {
     Ok(AllowRule {
         from_networks: rule.from_networks.iter().cloned().collect(),
         from: rule.from.iter().map(|text| prefix("from", text)).collect::<Result<_, _>>()?,
-        protocol: optional(rule.protocol.clone(), |text| named("protocol", &text))?,
+        protocol: optional(&rule.protocol, |text| named("protocol", text))?,
         ports: rule.ports.iter().map(range).collect::<Result<_, _>>()?,
         deny_all: rule.deny_all,
     })
@@ -537,5 +530,5 @@ fn prefix(what: &str, text: &str) -> Result<IpNetwork, Failure> {
 }
 
 fn optional_address(what: &str, text: &str) -> Result<Option<IpAddr>, Failure> {
-    if text.is_empty() { Ok(None) } else { parse(what, text, IP_ADDRESS).map(Some) }
+    optional(text, |text| parse(what, text, IP_ADDRESS))
 }

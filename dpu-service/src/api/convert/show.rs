@@ -18,12 +18,12 @@ use crate::{
     gateway::GatewayView,
     host::ExaminedVf,
     refused_peers::RefusedPeer,
-    sessions::{ChangedNetwork, HostCommand, HostView},
+    sessions::{HostCommand, HostView},
 };
 use drivers::{counters::PortTraffic, driver::Capability, eswitch::Card, programmer::StepStatus};
 use model::{
-    AllowRule, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, FurtherLease,
-    HostRights, Lease, Network, PortMapping, Record, ResourceVersion, Subnet,
+    AllowRule, AttachmentKey, AttachmentState, AttachmentView, Dns, FurtherLease, HostRights,
+    Lease, Network, Record, ResourceVersion, Subnet,
 };
 
 pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
@@ -44,14 +44,14 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         sysctls: (!network.sysctls.is_empty()).then(|| (&network.sysctls).into()),
         dns: Some(dns(&network.dns)),
         mtu: network.mtu,
-        bandwidth: Some(bandwidth(record.bandwidth)),
+        bandwidth: Some(record.bandwidth.into()),
         state: state(view.state).into(),
         created_at: Timestamp::from_millisecond(record.created_at).unwrap_or_default().to_string(),
         trunk: network.trunk.iter().map(|vlan| (*vlan).into()).collect(),
         // These two are set by `WorkloadApi::answer`; only hosts need them.
         host_keeps_port: false,
         port_follows_vf: false,
-        port_mappings: record.port_mappings.iter().map(port_mapping).collect(),
+        port_mappings: record.port_mappings.iter().copied().map(Into::into).collect(),
         allowed_sources: record.allowed_sources().iter().map(ToString::to_string).collect(),
         anti_spoofing: network.anti_spoofing.name().into(),
         group_interface: record.group_interface.as_deref().unwrap_or_default().into(),
@@ -67,15 +67,6 @@ pub(super) fn further_lease(its: &FurtherLease) -> v1::FurtherLease {
         routes: its.network.routes_with(&its.leases).iter().map(Into::into).collect(),
         dns: Some(dns(&its.network.dns)),
         mtu: its.network.mtu,
-    }
-}
-
-fn port_mapping(mapping: &PortMapping) -> v1::PortMapping {
-    v1::PortMapping {
-        host_port: mapping.host_port.into(),
-        container_port: mapping.container_port.into(),
-        protocol: mapping.protocol.name().into(),
-        host_ip: text(mapping.host_ip),
     }
 }
 
@@ -135,16 +126,6 @@ fn dns(dns: &Dns) -> v1::Dns {
         domain: dns.domain.clone(),
         search: dns.search.clone(),
         options: dns.options.clone(),
-    }
-}
-
-fn bandwidth(bandwidth: Bandwidth) -> v1::Bandwidth {
-    v1::Bandwidth {
-        ingress_rate: bandwidth.ingress_rate,
-        ingress_burst: bandwidth.ingress_burst,
-        egress_rate: bandwidth.egress_rate,
-        egress_burst: bandwidth.egress_burst,
-        egress_share: bandwidth.egress_share,
     }
 }
 
@@ -234,7 +215,6 @@ pub(crate) fn condition(condition: &Condition) -> v1::Condition {
     }
 }
 
-/// An event, with this DPU's name.
 pub(crate) fn event(dpu: &str, event: &Event) -> v1::Event {
     v1::Event {
         sequence: event.sequence,
@@ -356,7 +336,7 @@ fn network(network: &Network) -> v1::Network {
         rules: network.rules.iter().map(Into::into).collect(),
         sysctls: (!network.sysctls.is_empty()).then(|| (&network.sysctls).into()),
         dns: Some(dns(&network.dns)),
-        bandwidth: Some(bandwidth(network.bandwidth)),
+        bandwidth: Some(network.bandwidth.into()),
         total_egress_rate: network.total_egress_rate,
         anti_spoofing: network.anti_spoofing.name().into(),
         allowed_sources: network.allowed_sources.iter().map(ToString::to_string).collect(),
@@ -547,17 +527,7 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
         HostCommand::Unrecorded(ids) => Message::Unrecorded(v1::Unrecorded {
             attachment_ids: ids.iter().map(ToString::to_string).collect(),
         }),
-        HostCommand::NetworkChanged(changed) => {
-            let ChangedNetwork { network, deleted, interface_prefix, pool, default_network } =
-                changed;
-            Message::NetworkChanged(v1::NetworkChanged {
-                network,
-                deleted,
-                interface_prefix,
-                pool,
-                default_network,
-            })
-        }
+        HostCommand::NetworkChanged(changed) => Message::NetworkChanged(changed),
         HostCommand::Examine { request_id, repair_except } => Message::Examine(v1::Examine {
             request_id,
             repair: repair_except.is_some(),

@@ -1,20 +1,18 @@
 //! Round trips of conversion, and refusals.
 
-use std::sync::Arc;
-
 use ipnetwork::IpNetwork;
 use mtls::ConnectionNumber;
-use offload_proto::{Failure, Finding, Reason, v1};
+use offload_proto::{Failure, FindingCode, Reason, v1};
 use proptest::prelude::*;
 use vf_alloc::Device;
 
 use super::{read, show};
 use crate::{
-    attachments::{NetworkView, Origin},
+    attachments::NetworkView,
     host::{Examination, HostTime},
-    sessions::HostView,
+    sessions::Sessions,
 };
-use model::{AntiSpoofing, Bandwidth, FurtherLease, HostName, HostRights, Lease, Network};
+use model::{AntiSpoofing, FurtherLease, HostName, HostRights, InterfaceRequest, Lease, Network};
 
 const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
 const ATTACHMENT: &str = "0190aaaa-bbbb-7000-8000-000000000001";
@@ -47,8 +45,7 @@ fn a_small_request_is_enough() {
     let (spec, asked) = read::attach(&host(), request()).unwrap();
     assert_eq!(spec.key.to_string(), "node-1/c1/eth0");
     assert_eq!((asked.session.to_string().as_str(), asked.as_of), (SESSION, HostTime(0)));
-    assert_eq!((spec.network, spec.mac, spec.device), (None, None, None));
-    assert!(spec.addresses.is_empty() && spec.bandwidth == Bandwidth::default());
+    assert_eq!(spec.interface, InterfaceRequest::default());
 }
 
 #[test]
@@ -63,12 +60,12 @@ fn a_full_request_is_read() {
         ..request()
     };
     let (spec, _) = read::attach(&host(), full).unwrap();
-    assert_eq!(spec.network.as_deref(), Some("blue"));
-    assert_eq!(spec.device.as_ref().map(Device::as_str), Some("d000:00:00.1"));
-    assert_eq!(spec.mac.unwrap().to_string(), "02:00:00:00:00:0a");
-    let addresses: Vec<_> = spec.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(spec.interface.named_network(), Some("blue"));
+    assert_eq!(spec.interface.device.as_ref().map(Device::as_str), Some("d000:00:00.1"));
+    assert_eq!(spec.interface.mac.unwrap().to_string(), "02:00:00:00:00:0a");
+    let addresses: Vec<_> = spec.interface.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.1.0.5", "fd00::5/64"]);
-    assert_eq!(spec.bandwidth.ingress_rate, 1_000_000);
+    assert_eq!(spec.interface.bandwidth.ingress_rate, 1_000_000);
 }
 
 #[test]
@@ -237,13 +234,7 @@ fn a_network_reads_back_as_shown() {
 }
 
 fn shown_and_read(network: &Network) -> Network {
-    let view = NetworkView {
-        network: Arc::new(network.clone()),
-        origin: Origin::Api,
-        attachments: 0,
-        gateway: None,
-        subnets: Vec::new(),
-    };
+    let view = NetworkView::unused(network.clone());
     read::network(show::network_status(&view, None).network).unwrap()
 }
 
@@ -431,18 +422,18 @@ fn unreadable_examinations_are_refused_by_field() {
 #[test]
 fn texts_of_hosts_are_cut_and_cleaned() {
     let hostile = "\u{1b}[2J".repeat(5000);
-    let mut difference = Finding::VfDiffers.of(&hostile, hostile.clone());
-    (difference.host, difference.why) = ("node-2".into(), hostile.clone());
+    let mut finding = FindingCode::VfDiffers.of(&hostile, hostile.clone());
+    (finding.host, finding.why) = ("node-2".into(), hostile.clone());
     let repair =
         v1::Repair { message: hostile.clone(), host: "node-2".into(), ..Default::default() };
     let output = v1::Examination {
         vfs: vec![v1::ExaminedVf { netdev: hostile.clone(), ..examined_vf() }],
-        differences: vec![difference],
+        findings: vec![finding],
         repairs: vec![repair],
         ..Default::default()
     };
     let read = read::examination(&output).unwrap();
-    let (found, repair) = (&read.differences[0], &read.repairs[0]);
+    let (found, repair) = (&read.findings[0], &read.repairs[0]);
     assert_eq!((found.host.as_str(), repair.host.as_str()), ("", ""));
     let problem = v1::Examination { problem: hostile.clone(), ..Default::default() };
     let problem = read::examination(&problem).unwrap_err();
@@ -461,17 +452,7 @@ fn texts_of_hosts_are_cut_and_cleaned() {
 
 #[test]
 fn host_is_shown_with_its_rights() {
-    let view = HostView {
-        name: host(),
-        connected: false,
-        agent_version: String::new(),
-        boot_id: String::new(),
-        since: None,
-        absence: None,
-        contact: None,
-        pod_findings: Vec::new(),
-        pod_findings_left_out: 0,
-    };
+    let view = Sessions::default().view(&host());
     let free = show::host(&view, HostRights::default(), true);
     assert!(free.networks.is_empty() && !free.own_macs_only && free.maintenance);
     let bound = HostRights { networks: ["blue".into()].into(), any_mac: false };
@@ -482,10 +463,10 @@ fn host_is_shown_with_its_rights() {
 #[test]
 fn pod_findings_are_bounded_and_clean() {
     let id = "0190aaaa-bbbb-7000-8000-000000000001";
-    let found = |subject: &str| Finding::PodDiffers.of(subject, "lost\u{1b}[2J");
+    let found = |subject: &str| FindingCode::PodDiffers.of(subject, "lost\u{1b}[2J");
     let mut findings = vec![found("no id")];
     findings.extend((0..100).map(|_| found(id)));
-    findings.push(Finding::KubeletVfUnused.of(id, "it is unused"));
+    findings.push(FindingCode::KubeletVfUnused.of(id, "it is unused"));
     let output = v1::PodFindings {
         findings,
         left_out: 5,
@@ -495,7 +476,7 @@ fn pod_findings_are_bounded_and_clean() {
     let read = read::pod_findings(&output);
     assert_eq!((read.findings.len(), read.left_out), (63, 43), "{read:?}");
     assert_eq!(read.kubelet_vf_unused_left_out, 3);
-    let is_clean = |it: &v1::Difference| it.subject == id && !it.message.contains('\u{1b}');
+    let is_clean = |it: &v1::Finding| it.subject == id && !it.message.contains('\u{1b}');
     assert!(read.findings.iter().all(is_clean), "{read:?}");
 }
 
@@ -511,12 +492,12 @@ fn failed_add_of_a_host_is_clean() {
 
 #[test]
 fn unknown_states_of_findings_are_readable_as_json() {
-    let later = v1::Difference { state: 77, ..Finding::PodDiffers.of(ATTACHMENT, "lost") };
-    let differences = vec![later];
-    let pods = v1::PodFindings { findings: differences.clone(), ..v1::PodFindings::default() };
-    let look = v1::Examination { differences, ..v1::Examination::default() };
+    let later = v1::Finding { state: 77, ..FindingCode::PodDiffers.of(ATTACHMENT, "lost") };
+    let findings = vec![later];
+    let pods = v1::PodFindings { findings: findings.clone(), ..v1::PodFindings::default() };
+    let look = v1::Examination { findings, ..v1::Examination::default() };
     let (pods, look) = (read::pod_findings(&pods), read::examination(&look).unwrap());
-    for found in [&pods.findings[0], &look.differences[0]] {
-        assert_eq!(serde_json::to_value(found).unwrap()["state"], "DIFFERENCE_STATE_FOUND");
+    for found in [&pods.findings[0], &look.findings[0]] {
+        assert_eq!(serde_json::to_value(found).unwrap()["state"], "FINDING_STATE_FOUND");
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use offload_proto::{Finding, v1};
+use offload_proto::{FindingCode, v1};
 use vf_alloc::FunctionId;
 
 use super::hosts::HostHalf;
@@ -26,7 +26,7 @@ const SETTLED_MS: i64 = 60_000;
 /// How many of the DPU's own repairs are reported.
 const REPAIRS_REPORTED: usize = 64;
 
-/// The halves, with the attachments before and after both were examined: differences of attachments that changed in
+/// The halves, with the attachments before and after both were examined: findings of attachments that changed in
 /// between are not reported.
 pub(super) struct Comparison {
     pub(super) before: Vec<AttachmentView>,
@@ -38,23 +38,23 @@ pub(super) struct Comparison {
 impl Comparison {
     pub(super) fn diagnosis(self, shared: &Shared) -> v1::Diagnosis {
         let found = self.found_vfs();
-        let mut differences = Vec::new();
+        let mut findings = Vec::new();
         let mut repairs = own_repairs(shared);
         for host in &self.hosts {
-            differences.extend(self.of_host(host, &found));
+            findings.extend(self.of_host(host, &found));
             let host_repairs = host.found.iter().flat_map(|found| &found.repairs).cloned();
             let name = host.view.name.to_string();
             repairs.extend(host_repairs.map(|repair| v1::Repair { host: name.clone(), ..repair }));
         }
         repairs.sort_by_key(|repair| Reverse(repair.ago_s));
-        differences.extend(self.dpu.differences.iter().cloned());
+        findings.extend(self.dpu.findings.iter().cloned());
         v1::Diagnosis {
             dpu: shared.dpu(),
             hosts: self.hosts.iter().map(show_host).collect(),
             vfs: self.dpu.vfs.iter().map(|half| show_vf(half, &found)).collect(),
-            differences,
+            findings,
             repairs,
-            differences_left_out: 0,
+            findings_left_out: 0,
         }
     }
 
@@ -74,28 +74,28 @@ impl Comparison {
         found
     }
 
-    /// The host's own findings and its differences from the DPU. If it left VFs out of its answer, missing ones prove
+    /// The host's own findings and its findings from the DPU. If it left VFs out of its answer, missing ones prove
     /// nothing.
     fn of_host(
         &self,
         host: &HostHalf,
         found: &HashMap<FunctionId, &ExaminedVf>,
-    ) -> Vec<v1::Difference> {
+    ) -> Vec<v1::Finding> {
         let name = &host.view.name;
         let examination = match &host.found {
             Ok(examination) => examination,
             Err(problem) => return vec![unknown_half(host, problem)],
         };
-        let mut differences = examination.differences.clone();
-        differences.extend(self.unknown_to_dpu(examination));
-        differences.extend(self.otherwise_recorded(examination));
-        differences.extend(self.without_representor(name, found));
+        let mut findings = examination.findings.clone();
+        findings.extend(self.unknown_to_dpu(examination));
+        findings.extend(self.otherwise_recorded(examination));
+        findings.extend(self.without_representor(name, found));
         if examination.vfs_left_out == 0 {
-            differences.extend(self.unknown_to_host(name, examination));
-            differences.extend(self.vfs_unknown_to_host(name, found));
+            findings.extend(self.unknown_to_host(name, examination));
+            findings.extend(self.vfs_unknown_to_host(name, found));
         }
-        differences.iter_mut().for_each(|found| found.host = name.to_string());
-        differences
+        findings.iter_mut().for_each(|found| found.host = name.to_string());
+        findings
     }
 
     fn vfs_of(&self, host: &HostName) -> impl Iterator<Item = &VfHalf> {
@@ -106,12 +106,12 @@ impl Comparison {
         &self,
         host: &HostName,
         found: &HashMap<FunctionId, &ExaminedVf>,
-    ) -> impl Iterator<Item = v1::Difference> {
+    ) -> impl Iterator<Item = v1::Finding> {
         let unknown = self
             .vfs_of(host)
             .filter(|half| !half.view.representor.is_empty() && !found.contains_key(&half.view.vf));
         let message = "it has a representor on the DPU, and its host does not know it";
-        unknown.map(move |half| Finding::VfUnknownToHost.of(half.view.vf, message))
+        unknown.map(move |half| FindingCode::VfUnknownToHost.of(half.view.vf, message))
     }
 
     /// The host's free VFs without a representor. The DPU's half reports those that attachments hold.
@@ -119,13 +119,13 @@ impl Comparison {
         &self,
         host: &HostName,
         found: &HashMap<FunctionId, &ExaminedVf>,
-    ) -> impl Iterator<Item = v1::Difference> {
+    ) -> impl Iterator<Item = v1::Finding> {
         let lacking = self.vfs_of(host).filter(|VfHalf { view, .. }| {
             let is_without = self.dpu.has_representors && view.representor.is_empty();
             is_without && view.attachment.is_none() && found.contains_key(&view.vf)
         });
         let message = "its host has it, and it has no representor on the DPU";
-        lacking.map(move |half| Finding::NoRepresentor.of(half.view.vf, message))
+        lacking.map(move |half| FindingCode::RepresentorMissing.of(half.view.vf, message))
     }
 
     /// The attachments that had the same state before and after.
@@ -142,7 +142,7 @@ impl Comparison {
         &self,
         host: &HostName,
         examination: &Examination,
-    ) -> impl Iterator<Item = v1::Difference> {
+    ) -> impl Iterator<Item = v1::Finding> {
         let known: HashSet<_> = recorded(examination).map(|(_, record)| record.id).collect();
         let finding = move |view: &AttachmentView| {
             let (id, key) = (view.record.id, &view.record.key);
@@ -151,30 +151,27 @@ impl Comparison {
             }
             if view.state == AttachmentState::Releasing {
                 let message = format!("{key} waits for its VF {} to be back", view.record.vf);
-                return Some(Finding::ReleasePending.of(id, message));
+                return Some(FindingCode::ReleasePending.of(id, message));
             }
             is_settled(view).then(|| {
                 let message = format!("its host has no record of {key}, on VF {}", view.record.vf);
-                Finding::AttachmentUnknownToHost.of(id, message)
+                FindingCode::AttachmentUnclaimed.of(id, message)
             })
         };
         self.lasting().filter_map(finding)
     }
 
     /// Records of the host without an attachment on the DPU.
-    fn unknown_to_dpu(&self, examination: &Examination) -> impl Iterator<Item = v1::Difference> {
+    fn unknown_to_dpu(&self, examination: &Examination) -> impl Iterator<Item = v1::Finding> {
         let all = self.before.iter().chain(&self.after);
         let known: HashSet<AttachmentId> = all.map(|view| view.record.id).collect();
         let unknown = recorded(examination).filter(move |(_, record)| !known.contains(&record.id));
         let message = "the DPU has no such attachment, and its host has a record of it";
-        unknown.map(move |(_, record)| Finding::AttachmentUnknownToDpu.of(record.id, message))
+        unknown.map(move |(_, record)| FindingCode::AttachmentUnrecorded.of(record.id, message))
     }
 
     /// Records of the host that differ from the journal.
-    fn otherwise_recorded(
-        &self,
-        examination: &Examination,
-    ) -> impl Iterator<Item = v1::Difference> {
+    fn otherwise_recorded(&self, examination: &Examination) -> impl Iterator<Item = v1::Finding> {
         let journal: HashMap<_, _> =
             self.lasting().map(|view| (view.record.id, &view.record)).collect();
         recorded(examination)
@@ -193,12 +190,15 @@ fn is_settled(view: &AttachmentView) -> bool {
     view.state == AttachmentState::Attached || age > SETTLED_MS
 }
 
-fn unknown_half(host: &HostHalf, problem: &str) -> v1::Difference {
-    let finding =
-        if host.view.connected { Finding::HostNotExamined } else { Finding::HostNotConnected };
+fn unknown_half(host: &HostHalf, problem: &str) -> v1::Finding {
+    let finding = if host.view.connected {
+        FindingCode::HostNotExamined
+    } else {
+        FindingCode::HostNotConnected
+    };
     let name = host.view.name.to_string();
     let message = format!("the host's state is unknown: {problem}");
-    v1::Difference { host: name.clone(), ..finding.of(name, message) }
+    v1::Finding { host: name.clone(), ..finding.of(name, message) }
 }
 
 fn own_repairs(shared: &Shared) -> Vec<v1::Repair> {
@@ -224,7 +224,7 @@ fn show_host(host: &HostHalf) -> v1::DiagnosedHost {
         agent_version: host.view.agent_version.clone(),
         problem: found.err().cloned().unwrap_or_default(),
         vfs_left_out: found.map_or(0, |found| found.vfs_left_out),
-        differences_left_out: found.map_or(0, |found| found.differences_left_out),
+        findings_left_out: found.map_or(0, |found| found.findings_left_out),
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use crate::{
         attachments::VfView,
         host::examination::tests::{examined, record},
-        sessions::HostView,
+        sessions::{HostView, Sessions},
     };
     use model::Record;
 
@@ -279,23 +279,16 @@ mod tests {
 
     /// An attachment, with matching findings of its host and the DPU.
     fn in_order() -> Comparison {
-        let view_of_host = HostView {
-            name: HostName("node-1".into()),
-            connected: true,
-            agent_version: "1".into(),
-            boot_id: "boot".into(),
-            since: None,
-            absence: None,
-            contact: None,
-            pod_findings: Vec::new(),
-            pod_findings_left_out: 0,
-        };
+        let absent = Sessions::default().view(&HostName("node-1".into()));
         let found = Examination { vfs: vec![examined(&record())], ..Examination::default() };
         let vfs = vec![vf(3, Some(record().id))];
         Comparison {
             before: vec![view(&record())],
-            hosts: vec![HostHalf { view: view_of_host, found: Ok(Arc::new(found)) }],
-            dpu: DpuHalf { vfs, differences: Vec::new(), has_representors: true },
+            hosts: vec![HostHalf {
+                view: HostView { connected: true, ..absent },
+                found: Ok(Arc::new(found)),
+            }],
+            dpu: DpuHalf { vfs, findings: Vec::new(), has_representors: true },
             after: vec![view(&record())],
         }
     }
@@ -334,7 +327,7 @@ mod tests {
     fn missing_items_count_only_in_complete_answers() {
         let mut comparison = in_order();
         change_examination(&mut comparison, |found| found.vfs.clear());
-        let missing = ["ATTACHMENT_UNKNOWN_TO_HOST", "VF_UNKNOWN_TO_HOST"];
+        let missing = ["ATTACHMENT_UNCLAIMED", "VF_UNKNOWN_TO_HOST"];
         assert_found(&comparison, &missing);
         change_examination(&mut comparison, |found| found.vfs_left_out = 1);
         assert_found(&comparison, &[]);
@@ -345,7 +338,7 @@ mod tests {
         let mut comparison = in_order();
         (comparison.before, comparison.after) = (Vec::new(), Vec::new());
         comparison.dpu.vfs[0].view.attachment = None;
-        assert_found(&comparison, &["ATTACHMENT_UNKNOWN_TO_DPU"]);
+        assert_found(&comparison, &["ATTACHMENT_UNRECORDED"]);
     }
 
     #[test]
@@ -355,7 +348,7 @@ mod tests {
         comparison.dpu.vfs[1].view.representor.clear();
         let free = ExaminedVf { vf: vf(4, None).view.vf, record: None, ..examined(&record()) };
         change_examination(&mut comparison, |found| found.vfs.push(free));
-        assert_found(&comparison, &["NO_REPRESENTOR"]);
+        assert_found(&comparison, &["REPRESENTOR_MISSING"]);
         comparison.dpu.has_representors = false;
         assert_found(&comparison, &[]);
     }

@@ -13,7 +13,6 @@ use crate::{
 };
 use model::HostName;
 
-/// A host with its findings.
 pub(super) struct HostHalf {
     pub(super) view: HostView,
     /// `Err`: why the host's findings are unknown.

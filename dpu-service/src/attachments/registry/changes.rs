@@ -8,6 +8,7 @@ use vf_alloc::PfId;
 use super::{Entry, Registry, networks::PooledNetwork};
 use crate::{
     attachments::{
+        refuse_first,
         settings::Configuration,
         views::{Applied, Origin},
     },
@@ -147,7 +148,7 @@ impl NetworkChanges<'_> {
     ) -> Result<Network, Failure> {
         let network = self.changeable(name)?;
         let networks = &self.0.networks;
-        if networks.get(new_name).is_some() || networks.is_suspended(new_name) {
+        if networks.get(new_name).is_some() || networks.find_suspended(new_name).is_some() {
             return Err(Failure::new(
                 Reason::InvalidRequest,
                 format!("network {name} can't be renamed: there is a network {new_name} already"),
@@ -259,11 +260,14 @@ impl NetworkChanges<'_> {
         names: impl Fn(&Network, &str) -> bool,
     ) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(PooledNetwork::network);
-        let by = all.filter(|by| names(by, name)).map(|by| by.name.as_str());
-        match by.collect::<Vec<_>>()[..] {
-            [] => Ok(()),
-            ref by => Err(Failure::new(Reason::NetworkNamed, named(name, key, by))),
+        let by: Vec<_> = all.filter(|by| names(by, name)).map(|by| by.name.as_str()).collect();
+        if by.is_empty() {
+            return Ok(());
         }
+        let networks = if by.len() == 1 { "network" } else { "networks" };
+        let by = by.join(", ");
+        let message = format!("network {name} is in `{key}` of {networks} {by}: take it out first");
+        Err(Failure::new(Reason::NetworkNamed, message))
     }
 
     /// Opens a network again that could not be deleted or renamed.
@@ -303,7 +307,9 @@ impl NetworkChanges<'_> {
             .map_err(|error| Failure::new(Reason::InvalidRequest, error.to_string()))?;
         self.replace_hosts(hosts, wanted_vfs);
         self.0.hosts.set_rights(rights);
-        gone.iter().for_each(|name| self.0.networks.remove(name));
+        for name in &gone {
+            self.0.networks.remove(name);
+        }
         let mut changed: Vec<_> =
             gone.into_iter().map(|name| Changed { name, deleted: true }).collect();
         for network in networks {
@@ -343,8 +349,8 @@ impl NetworkChanges<'_> {
         let all: Vec<_> = networks.iter().chain(made).collect();
         self.check_together(&all)?;
         let is_of_file = |network: &Network| networks.iter().any(|of| of.name == network.name);
-        first_problem(check_reaches(all.clone(), |network, _| is_of_file(network)))?;
-        first_problem(check_named_networks(all, |network, _| is_of_file(network)))?;
+        refuse_first(check_reaches(all.clone(), |network, _| is_of_file(network)))?;
+        refuse_first(check_named_networks(all, |network, _| is_of_file(network)))?;
         self.check_hosts(hosts)
     }
 
@@ -415,23 +421,24 @@ impl NetworkChanges<'_> {
 
     /// Checks against the bridges that the service was started with.
     fn check_bridge(&self, network: &Network) -> Result<(), Failure> {
-        match check_bridge(network, &self.0.settings.bridges) {
-            Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
-            None => Ok(()),
-        }
+        refuse_first(check_bridge(network, &self.0.settings.bridges))
     }
 
     /// Checks `network` together with the networks of other names.
     fn check_beside_others(&self, network: &Network) -> Result<(), Failure> {
+        self.check_together(&self.with_others(network))
+    }
+
+    /// The network and those of other names.
+    fn with_others<'a>(&'a self, network: &'a Network) -> Vec<&'a Network> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
-        let others = all.filter(|other| other.name != network.name);
-        self.check_together(&others.chain([network]).collect::<Vec<_>>())
+        all.filter(|other| other.name != network.name).chain([network]).collect()
     }
 
     /// Checks that these networks can be in force together.
     fn check_together(&self, networks: &[&Network]) -> Result<(), Failure> {
         let bridges = &self.0.settings.bridges;
-        first_problem(check_networks(networks.iter().copied(), bridges))?;
+        refuse_first(check_networks(networks.iter().copied(), bridges))?;
         let conflicts = check_routed_subnets(networks.iter().copied(), bridges);
         match conflicts.into_iter().next() {
             Some(conflict) => Err(Failure::new(Reason::SubnetConflict, conflict)),
@@ -443,12 +450,10 @@ impl NetworkChanges<'_> {
     /// stay in force even if one they name is gone, as after a forced deletion: they no longer reach it and admit
     /// nothing from it.
     fn check_named(&self, network: &Network) -> Result<(), Failure> {
-        let all = self.0.networks.iter().map(|entry| &**entry.network());
-        let others = all.filter(|other| other.name != network.name);
         let concerns = |of: &Network, named: &str| of.name == network.name || named == network.name;
-        let all: Vec<_> = others.chain([network]).collect();
-        first_problem(check_reaches(all.clone(), concerns))?;
-        first_problem(check_named_networks(all, concerns))
+        let all = self.with_others(network);
+        refuse_first(check_reaches(all.clone(), concerns))?;
+        refuse_first(check_named_networks(all, concerns))
     }
 
     /// Puts a network of the API into force or suspends it. Returns why it was suspended.
@@ -460,7 +465,8 @@ impl NetworkChanges<'_> {
 
     fn put_made(&mut self, network: &Network) -> Result<(), Failure> {
         if self.0.networks.get(&network.name).is_some() {
-            return Err(hidden(network));
+            let message = format!("the configuration file has a network {}, too", network.name);
+            return Err(Failure::new(Reason::NetworkFixed, message));
         }
         self.check_pool(network)?;
         self.check_bridge(network)?;
@@ -490,20 +496,6 @@ fn check_pool_of<'a>(
     ))
 }
 
-fn first_problem(problems: Vec<String>) -> Result<(), Failure> {
-    match problems.into_iter().next() {
-        Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
-        None => Ok(()),
-    }
-}
-
-fn hidden(network: &Network) -> Failure {
-    Failure::new(
-        Reason::NetworkFixed,
-        format!("the configuration file has a network {}, too", network.name),
-    )
-}
-
 fn fixed(network: &Network) -> Failure {
     Failure::new(
         Reason::NetworkFixed,
@@ -514,11 +506,6 @@ fn fixed(network: &Network) -> Failure {
 /// Whether `by` admits another network of that name. A network may name itself.
 fn is_allowed_by(by: &Network, name: &str) -> bool {
     by.name != name && named_networks(&by.allow).any(|named| named == name)
-}
-
-fn named(name: &str, key: &str, by: &[&str]) -> String {
-    let networks = if by.len() == 1 { "network" } else { "networks" };
-    format!("network {name} is in `{key}` of {networks} {}: take it out first", by.join(", "))
 }
 
 fn in_use(name: &str, users: usize) -> Failure {

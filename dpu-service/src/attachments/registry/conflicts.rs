@@ -29,7 +29,6 @@ impl Conflicts {
         &self.users
     }
 
-    /// Whether the addresses were never probed.
     pub(crate) const fn are_new(&self) -> bool {
         self.probed_at.is_none()
     }

@@ -28,7 +28,6 @@ pub(crate) struct Entries {
     by_mac: HashMap<MacAddress, AttachmentId>,
     /// Members of a group by their group key.
     by_group: HashMap<AttachmentKey, Vec<AttachmentId>>,
-    /// By each held address.
     by_address: HashMap<DomainAddress, AttachmentId>,
     /// Attachments in their hosts' own namespaces.
     host_ports: HashSet<AttachmentId>,
@@ -97,7 +96,6 @@ impl Entries {
         self.iter().any(|entry| !entry.is_recorded() && uses(entry))
     }
 
-    /// Renames a network in all records.
     pub(super) fn rename_network(&mut self, from: &str, to: &str) {
         self.by_id.values_mut().for_each(|entry| entry.rename_network(from, to));
     }
@@ -130,7 +128,6 @@ impl Entries {
         }
     }
 
-    /// The attachment that holds the address.
     pub(super) fn holder(&self, at: &DomainAddress) -> Option<&Entry> {
         self.get(*self.by_address.get(at)?)
     }
@@ -162,34 +159,24 @@ impl Entries {
         held.map(|(network, lease)| self.domains.cooled(network, lease)).collect()
     }
 
-    /// One sentence for each of these networks that shares a subnet with a host port's network in another layer-2
-    /// domain: the host has one routing table for both.
-    pub(crate) fn conflicts_with_host_ports<'a>(
-        &'a self,
-        networks: impl Iterator<Item = &'a Network>,
-    ) -> Vec<String> {
+    /// One sentence if the network shares a subnet with a host port's network in another layer-2 domain: the host has
+    /// one routing table for both.
+    pub(crate) fn conflict_with_host_port(&self, network: &Network) -> Option<String> {
         let ports = self.host_ports.iter().filter_map(|id| self.get(*id)).map(Entry::record);
-        let ports: Vec<_> = ports
-            .flat_map(|port| port.networks().map(move |theirs| (&port.key, &**theirs)))
-            .collect();
-        let conflict = |network: &Network| {
-            let shared = |(key, theirs): &(&AttachmentKey, &Network)| {
-                let (cidr, their_cidr) = self.domains.shared_subnet(network, theirs)?;
-                Some(format!(
-                    "subnet {cidr} of network {:?} in {} overlaps {their_cidr} of network {:?} in {}, to which host {} \
-                     has host port {}, and a host has one route to a subnet. Use another subnet, or delete the host \
-                     port first",
-                    network.name,
-                    self.domains.of(network),
-                    theirs.name,
-                    self.domains.of(theirs),
-                    key.host,
-                    key.interface_name
-                ))
-            };
-            ports.iter().find_map(shared)
-        };
-        networks.filter_map(conflict).collect()
+        let mut theirs = ports.flat_map(|port| port.networks().map(move |its| (&port.key, its)));
+        theirs.find_map(|(key, theirs)| {
+            let (cidr, their_cidr) = self.domains.shared_subnet(network, theirs)?;
+            Some(format!(
+                "subnet {cidr} of network {:?} in {} overlaps {their_cidr} of network {:?} in {}, to which host {} has \
+                 host port {}, and a host has one route to a subnet. Use another subnet, or delete the host port first",
+                network.name,
+                self.domains.of(network),
+                theirs.name,
+                self.domains.of(theirs),
+                key.host,
+                key.interface_name
+            ))
+        })
     }
 
     /// Checks that no network in force and no running attachment conflicts with a host port in `network`.
@@ -310,10 +297,7 @@ fn shared(what: &str, one: &Record, other: &Record) -> OpenError {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::examples::{entry, record},
-        *,
-    };
+    use super::{super::examples::record, *};
 
     #[test]
     fn removed_attachments_leave_nothing() {
@@ -328,7 +312,7 @@ mod tests {
             Record { key, group_interface: Some("eth0".into()), ..member }
         });
         for one in [first.clone()].iter().chain(&members) {
-            entries.insert(entry(one.clone()));
+            entries.insert(Entry::restored(one.clone()));
         }
         assert_eq!(entries.group_members(&first.key).len(), 2);
         let domains = Layer2Domains::default();

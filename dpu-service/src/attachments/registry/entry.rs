@@ -45,7 +45,6 @@ impl Entry {
         Self { record, stage, asked: asked.as_of, representor, conflicts }
     }
 
-    /// An attachment of the journal.
     pub(super) fn restored(record: Record) -> Self {
         let stage = Stage::restored(record.phase);
         let (asked, representor) = (HostTime::default(), Sightings::default());
@@ -64,7 +63,7 @@ impl Entry {
 
     /// Whether the journal has or had the attachment.
     pub(crate) const fn is_recorded(&self) -> bool {
-        !matches!(self.stage, Stage::Reserved(_))
+        !matches!(self.stage, Stage::Uncommitted(_))
     }
 
     pub(crate) fn is_attached(&self) -> bool {
@@ -81,7 +80,6 @@ impl Entry {
         self.vf_return() != VfReturn::Awaited
     }
 
-    /// Where the VF is during a release.
     pub(crate) const fn vf_return(&self) -> VfReturn {
         self.stage.vf_return()
     }
@@ -137,12 +135,10 @@ impl Entry {
         if self.is_held() { self.conflicts.note(found) } else { Users::new() }
     }
 
-    /// The journal has the attachment.
     pub(crate) fn note_recorded(&mut self) {
         self.stage.record();
     }
 
-    /// The representor with that ifindex is programmed.
     pub(crate) fn note_programmed(&mut self, index: u32) {
         self.stage.program(index);
         self.representor.failed = None;
@@ -153,7 +149,6 @@ impl Entry {
         self.representor.failed.replace(FailedRepair { on }).is_none()
     }
 
-    /// The host repeats its Attach.
     pub(crate) fn note_asked(&mut self, asked: Asked) {
         self.stage.ask(asked.session);
         // The later of both: calls of one connection run concurrently, so the earlier may come last.

@@ -55,9 +55,7 @@ impl ServedHosts {
         self.pfs.contains_key(host)
     }
 
-    ///
-    /// # Errors
-    /// [`Reason::HostUnknown`].
+    /// The allocator's number of a served host.
     pub(crate) fn number(&self, host: &HostName) -> Result<HostId, Failure> {
         let number = self.numbers.get(host).filter(|_| self.serves(host));
         number.copied().ok_or_else(|| {

@@ -32,7 +32,6 @@ impl Conditions {
     }
 }
 
-/// Result of an inventory.
 #[derive(Debug, Default)]
 pub(crate) struct InventoryResult {
     pub(crate) conditions: Conditions,
@@ -76,7 +75,7 @@ impl Registry {
         match condition {
             VfCondition::Clean => {
                 self.vfs.mark_free(vf, facts);
-                return self.anomalies.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
+                return self.anomalies.unaccounted.remove(&vf) && self.vfs.clear(vf).is_ok();
             }
             // Only an attach that names the offer gets it, so the host may already have moved it.
             VfCondition::Held if self.vfs.is_offered(vf) => self.vfs.learn(vf, facts),
@@ -139,7 +138,7 @@ impl Registry {
         let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(how));
         let unheld = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
         let unaccounted: Vec<_> = unheld.map(|(vf, _)| *vf).collect();
-        self.anomalies.note_unaccounted(&unaccounted);
+        self.anomalies.unaccounted.extend(&unaccounted);
         let reason = format!(
             "its host has it in a pod whose attachment this DPU does not know, one of {}, such as {}: it is free when that pod \
              ends",

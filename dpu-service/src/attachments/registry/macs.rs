@@ -15,7 +15,7 @@ pub(super) fn choose_mac(
     prefix: &[u8],
     networks: &PooledNetworks,
 ) -> Result<MacAddress, Failure> {
-    let Some(mac) = spec.mac else { return new_mac(entries, prefix, networks) };
+    let Some(mac) = spec.interface.mac else { return new_mac(entries, prefix, networks) };
     if !mac.is_unicast() {
         return Err(Failure::new(
             Reason::InvalidRequest,

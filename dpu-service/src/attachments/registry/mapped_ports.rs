@@ -24,12 +24,12 @@ pub(super) fn check_mapped_ports(
     network: &Network,
     registry: &Registry,
 ) -> Result<(), Failure> {
-    let Some(first) = spec.port_mappings.first() else { return Ok(()) };
+    let Some(first) = spec.interface.port_mappings.first() else { return Ok(()) };
     check_network(first, network, registry.settings().fabric)?;
-    check_count(spec.port_mappings.len(), registry.entries())?;
+    check_count(spec.interface.port_mappings.len(), registry.entries())?;
     let own = &registry.settings().own_ports;
-    for mapping in &spec.port_mappings {
-        check_family(mapping, spec.families.unwrap_or(IpFamilies::ALL), network)?;
+    for mapping in &spec.interface.port_mappings {
+        check_family(mapping, spec.interface.families.unwrap_or(IpFamilies::ALL), network)?;
         check_own(mapping, own)?;
         check_free(mapping, &spec.key.host, registry.entries())?;
     }
@@ -176,17 +176,14 @@ pub(crate) fn redirections_of(record: &Record) -> Vec<Redirection> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::examples::{entry, record},
-        *,
-    };
+    use super::{super::examples::record, *};
 
     #[test]
     fn mapped_ports_are_bounded() {
         let mut entries = Entries::default();
         let mut most = record(1);
         most.port_mappings = vec![most.port_mappings[0]; MOST - 1];
-        entries.insert(entry(most.clone()));
+        entries.insert(Entry::restored(most.clone()));
         assert!(check_count(1, &entries).is_ok());
         let refused = check_count(2, &entries).unwrap_err();
         assert_eq!(refused.reason, Reason::Overloaded);

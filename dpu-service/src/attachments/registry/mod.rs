@@ -9,7 +9,6 @@
 //! flow that needs an entry again after it released the lock looks it up again: flows of other keys, inventories and
 //! hellos run in between.
 
-mod anomalies;
 mod changes;
 mod conflicts;
 mod detaches;
@@ -22,7 +21,6 @@ mod inventory;
 mod macs;
 mod mapped_ports;
 mod networks;
-mod offers;
 mod pod_addresses;
 mod reserve;
 mod stage;
@@ -36,7 +34,6 @@ use std::{
 use tokio::time::Instant;
 use vf_alloc::{Allocator, ClearError, FunctionId, Offered, PoolSpec, RestoredState, VfOffer};
 
-pub(crate) use anomalies::Anomalies;
 pub(crate) use conflicts::{Conflicts, Users};
 pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
@@ -44,12 +41,14 @@ pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, InventoryResult};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
-pub use offers::{OfferedVf, OpenPool};
 pub(crate) use pod_addresses::{pod_addresses, pod_addresses_among, pod_addresses_of};
 pub(crate) use reserve::tighter;
 pub(crate) use stage::VfReturn;
 
-use super::settings::{Configuration, Settings};
+use super::{
+    settings::{Configuration, Settings},
+    views::{OfferedVf, OpenPool},
+};
 use crate::{
     host::HostTime,
     records::{Cooling, Loaded, OpenError},
@@ -59,6 +58,18 @@ use model::{
     AttachmentId, AttachmentState, AttachmentView, HostName, Layer2Domains, Phase, Record,
     check::check_bridge,
 };
+
+/// VFs that are unavailable because records and kernel disagree, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Anomalies {
+    /// Quarantined because their host holds them for attachments that the journal does not have.
+    pub(crate) unaccounted: BTreeSet<FunctionId>,
+    /// Unprogramming their representors failed in part. They may have left the fabric, so a survey of its ports may not
+    /// show them.
+    pub(crate) unclean: BTreeSet<FunctionId>,
+    /// Their representors have no attachment and cannot be unprogrammed; already reported.
+    pub(crate) undo_failed: BTreeSet<FunctionId>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -165,7 +176,6 @@ impl Registry {
         self.draining.as_deref()
     }
 
-    /// The attachment as operators see it.
     pub(crate) fn shown(&self, entry: &Entry) -> AttachmentView {
         let view = entry.view();
         match entry.is_held() && !self.hosts.serves(&view.record.key.host) {
@@ -261,7 +271,6 @@ impl Registry {
         offers.collect()
     }
 
-    /// The host declines the VF of that offer.
     pub(crate) fn note_declined(&mut self, host: &HostName, offer: &VfOffer) {
         let Ok(number) = self.hosts.number(host) else { return };
         if let Some(vf) = self.vfs.at_device(number, &offer.device) {
@@ -312,35 +321,38 @@ impl Registry {
         self.networks.forget_cooled(&self.entries.held_addresses(), now)
     }
 
-    /// The VFs that hosts hold for attachments that the journal does not have.
-    pub(crate) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
-        self.anomalies.unaccounted()
+    pub(crate) const fn anomalies(&self) -> &Anomalies {
+        &self.anomalies
     }
 
-    /// VFs with a known anomaly.
-    pub(crate) const fn anomalies(&mut self) -> &mut Anomalies {
-        &mut self.anomalies
+    pub(crate) fn is_unclean(&self, vf: FunctionId) -> bool {
+        self.anomalies.unclean.contains(&vf)
+    }
+
+    /// Returns whether to report it: the leftover of an unclean VF was reported before.
+    pub(crate) fn note_undo_failed(&mut self, vf: FunctionId) -> bool {
+        self.anomalies.undo_failed.insert(vf) && !self.is_unclean(vf)
     }
 
     /// Quarantines a VF whose representor could not be fully unprogrammed by its own fault.
     pub(crate) fn quarantine_unclean(&mut self, vf: FunctionId, reason: &str) {
-        self.anomalies.note_unclean(vf);
+        self.anomalies.unclean.insert(vf);
         self.vfs.quarantine(vf, reason);
     }
 
     /// Makes a VF unavailable until its representor is unprogrammed.
     pub(crate) fn set_unclean_unavailable(&mut self, vf: FunctionId, reason: &str) {
-        self.anomalies.note_unclean(vf);
+        self.anomalies.unclean.insert(vf);
         self.vfs.make_unavailable(vf, reason);
     }
 
     /// The VF's representor is unprogrammed: the VF may be used again.
     pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
-        self.anomalies.note_unprogrammed(vf);
+        self.anomalies.unclean.remove(&vf);
+        self.anomalies.undo_failed.remove(&vf);
         self.vfs.make_available(vf);
     }
 
-    /// Ends the quarantine of a VF.
     pub(crate) fn clear_quarantine(&mut self, vf: FunctionId) -> Result<(), ClearError> {
         self.vfs.clear(vf)
     }

@@ -76,7 +76,6 @@ impl PooledNetworks {
         Self { cool_down, domains, ..Self::default() }
     }
 
-    /// Whether released addresses have a cool-down.
     pub(super) fn has_cool_down(&self) -> bool {
         self.cool_down > 0
     }
@@ -105,10 +104,6 @@ impl PooledNetworks {
 
     pub(crate) fn get(&self, name: &str) -> Option<&PooledNetwork> {
         self.by_name.get(name)
-    }
-
-    fn get_mut(&mut self, name: &str) -> Option<&mut PooledNetwork> {
-        self.by_name.get_mut(name)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PooledNetwork> {
@@ -147,27 +142,23 @@ impl PooledNetworks {
         }
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
-        self.take(name);
-    }
-
     /// Renames a network. Leases and cool-downs stay with it.
     pub(super) fn rename(&mut self, from: &str, renamed: Arc<Network>) {
-        if let Some(entry) = self.take(from) {
+        if let Some(entry) = self.remove(from) {
             self.insert(PooledNetwork { network: renamed, closing: false, ..entry });
         }
     }
 
-    fn take(&mut self, name: &str) -> Option<PooledNetwork> {
-        let taken = self.by_name.remove(name)?;
+    pub(super) fn remove(&mut self, name: &str) -> Option<PooledNetwork> {
+        let removed = self.by_name.remove(name)?;
         // Another network may own the subnet's entry by now.
-        for at in self.first_addresses(&taken.network) {
+        for at in self.first_addresses(&removed.network) {
             if self.by_subnet.get(&at).is_some_and(|owner| owner == name) {
                 self.by_subnet.remove(&at);
             }
         }
         self.by_gateway.remove(&mac_of(name));
-        Some(taken)
+        Some(removed)
     }
 
     fn insert(&mut self, entry: PooledNetwork) {
@@ -194,10 +185,6 @@ impl PooledNetworks {
 
     pub(crate) fn find_suspended(&self, name: &str) -> Option<&Network> {
         self.suspended.get(name).map(|suspended| &suspended.network)
-    }
-
-    pub(crate) fn is_suspended(&self, name: &str) -> bool {
-        self.suspended.contains_key(name)
     }
 
     pub(super) fn suspend(&mut self, network: Network, why: String) {
@@ -250,11 +237,6 @@ impl PooledNetworks {
         self.cool_downs.extend(cool_downs);
     }
 
-    fn leases(&self, entry: &Entry) -> impl Iterator<Item = Claim<'static>> {
-        let id = entry.record().id;
-        self.domains.held_by(entry.record()).map(move |at| Claim::Held(id, at))
-    }
-
     /// Whether a network is still in the layer-2 domain that it was in at the attach.
     pub(crate) fn has_stayed(&self, network: &Network) -> bool {
         let now = self.get(&network.name).map(|entry| self.domains.of(&entry.network));
@@ -263,8 +245,7 @@ impl PooledNetworks {
 
     /// Checks that `network` can replace the one of its name.
     pub(super) fn check(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
-        let conflicts = attachments.conflicts_with_host_ports([network].into_iter());
-        if let Some(conflict) = conflicts.into_iter().next() {
+        if let Some(conflict) = attachments.conflict_with_host_port(network) {
             return Err(Failure::new(Reason::SubnetConflict, conflict));
         }
         self.check_used_addresses(network, attachments)?;
@@ -309,16 +290,9 @@ impl PooledNetworks {
             .find_map(|address| Some((address, attachments.holder_in(network, address)?.record())));
         match held {
             None => Ok(()),
-            Some((address, holder)) => Err(Failure::new(
-                Reason::LeaseInTheWay,
-                format!(
-                    "network {}: its {} {address} is the address of attachment {} of host {}",
-                    network.name,
-                    network.use_of(address),
-                    holder.id,
-                    holder.key.host
-                ),
-            )),
+            Some((address, holder)) => {
+                Err(Failure::new(Reason::LeaseInTheWay, held_address(network, address, holder)))
+            }
         }
     }
 
@@ -377,12 +351,8 @@ impl PooledNetworks {
             network.used_addresses().find_map(|address| {
                 let holder = attachments.holder_in(network, address)?.record();
                 Some(format!(
-                    "network {}: its {} {address} is the address of attachment {} of host {}, whose pod receives what \
-                     others send there: use another address, or recreate that pod",
-                    network.name,
-                    network.use_of(address),
-                    holder.id,
-                    holder.key.host
+                    "{}, whose pod receives what others send there: use another address, or recreate that pod",
+                    held_address(network, address, holder)
                 ))
             })
         };
@@ -407,10 +377,10 @@ impl PooledNetworks {
         origin: Origin,
         attachments: &Entries,
     ) -> Result<(), Failure> {
-        // First: after `take` below, a failure would lose the network.
+        // First: after `remove` below, a failure would lose the network.
         self.check(&network, attachments)?;
         let shape = self.shape(&network, attachments);
-        let before = self.take(&network.name);
+        let before = self.remove(&network.name);
         // In other domains other leases count: the pools are created again.
         let before = before.filter(|entry| {
             self.domains.reached_from(&entry.network).eq(shape.reached.iter().cloned())
@@ -421,7 +391,9 @@ impl PooledNetworks {
         };
         let reached = shape.reached;
         let mut restore = |claim: Claim<'_>| claim.restore_among(&mut pools, &reached);
-        attachments.iter().flat_map(|entry| self.leases(entry)).for_each(&mut restore);
+        for record in attachments.iter().map(Entry::record) {
+            self.domains.held_by(record).for_each(|at| restore(Claim::Held(record.id, at)));
+        }
         self.cool_downs.iter().map(Claim::Cooling).for_each(&mut restore);
         self.insert(PooledNetwork { network: Arc::new(network), origin, pools, closing: false });
         Ok(())
@@ -481,6 +453,16 @@ impl PooledNetworks {
     }
 }
 
+fn held_address(network: &Network, address: IpAddr, holder: &Record) -> String {
+    format!(
+        "network {}: its {} {address} is the address of attachment {} of host {}",
+        network.name,
+        network.use_of(address),
+        holder.id,
+        holder.key.host
+    )
+}
+
 impl PooledNetwork {
     pub(crate) const fn network(&self) -> &Arc<Network> {
         &self.network
@@ -511,32 +493,26 @@ impl PooledNetwork {
 }
 
 impl Claim<'_> {
-    const fn address(&self) -> IpAddr {
+    const fn at(&self) -> &DomainAddress {
         match self {
-            Self::Held(_, at) => at.address,
-            Self::Cooling(cooling) => cooling.of.at.address,
-        }
-    }
-
-    fn is_of(&self, domains: &[Layer2Domain]) -> bool {
-        match self {
-            Self::Held(_, at) => domains.contains(&at.domain),
-            Self::Cooling(Cooling { of, .. }) => domains.contains(&of.at.domain),
+            Self::Held(_, at) => at,
+            Self::Cooling(cooling) => &cooling.of.at,
         }
     }
 
     /// Restores the claim in the pool that contains it, if it is in one of the `reached` domains.
     fn restore_among(&self, pools: &mut [Pool<AttachmentId>], reached: &[Layer2Domain]) {
+        let DomainAddress { domain, address } = self.at();
         let mut pools = pools.iter_mut();
-        if self.is_of(reached)
-            && let Some(pool) = pools.find(|pool| pool.spec().cidr.contains(self.address()))
+        if reached.contains(domain)
+            && let Some(pool) = pools.find(|pool| pool.spec().cidr.contains(*address))
         {
             self.restore(pool);
         }
     }
 
     fn restore(&self, pool: &mut Pool<AttachmentId>) {
-        let address = self.address();
+        let address = self.at().address;
         match self {
             Self::Held(id, _) => match pool.restore(*id, address) {
                 Ok(()) => {}

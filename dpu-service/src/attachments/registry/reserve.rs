@@ -39,8 +39,8 @@ impl Registry {
         check_room(self.entries.len(), self.settings.attachments)?;
         let rights = self.hosts.rights(&spec.key.host);
         // Before the lookup: a host must not learn whether a network exists that it may not use.
-        rights.check_name(&spec.key.host, spec.network.as_deref())?;
-        let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
+        rights.check_name(&spec.key.host, spec.interface.named_network())?;
+        let network = Arc::clone(self.networks.find(spec.interface.named_network())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
         rights.check(spec, &network, prefix)?;
         check_families(spec, &network)?;
@@ -73,10 +73,10 @@ impl Registry {
             mac,
             leases,
             further_leases,
-            bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
-            port_mappings: spec.port_mappings.clone(),
-            asked_sources: spec.asked_sources.clone(),
-            families: spec.families,
+            bandwidth: tighter(&network.bandwidth, &spec.interface.bandwidth),
+            port_mappings: spec.interface.port_mappings.clone(),
+            asked_sources: spec.interface.allowed_sources.clone(),
+            families: spec.interface.families,
             named_networks: self.networks.named_in(&network),
             network,
             group_interface: spec.group_interface.clone(),
@@ -151,7 +151,7 @@ impl Registry {
         id: AttachmentId,
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
-        let pinned = spec.device.as_ref();
+        let pinned = spec.interface.device.as_ref();
         let offered = spec.offered.as_ref();
         let request = Request { host, pool: &network.pool, pinned, offered };
         let vf = self.vfs.reserve(&request, id);

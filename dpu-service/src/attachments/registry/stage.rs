@@ -1,4 +1,4 @@
-//! The life of an attachment in memory: `Reserved → Recorded → Releasing`, then removed.
+//! The life of an attachment in memory: `Uncommitted → Recorded → Releasing`, then removed.
 //!
 //! Each stage owns the data that exists only in it, so an attachment cannot, say, be in its pod and be released at
 //! once. A transition that comes too late, such as a release while the representor was being programmed, changes
@@ -9,11 +9,10 @@ use tokio::time::Instant;
 use crate::host::SessionId;
 use model::{AttachmentState, Phase};
 
-/// Stage of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// In memory; the journal's commit is under way.
-    Reserved(HostReport),
+    Uncommitted(HostReport),
     /// In the journal. Programming and the pod are tracked separately: after a restart the host may report that the pod
     /// has the VF before the representor was surveyed.
     Recorded {
@@ -63,7 +62,7 @@ enum PodState {
 impl Stage {
     /// A new reservation, requested in `session`.
     pub(super) const fn reserved(session: SessionId) -> Self {
-        Self::Reserved(HostReport::awaited(Some(session)))
+        Self::Uncommitted(HostReport::awaited(Some(session)))
     }
 
     /// The stage of a recorded attachment after a restart. Kernel and host report the rest again.
@@ -80,12 +79,11 @@ impl Stage {
     /// The part that the journal records.
     pub(super) const fn phase(self) -> Phase {
         match self {
-            Self::Reserved(_) | Self::Recorded { .. } => Phase::Held,
+            Self::Uncommitted(_) | Self::Recorded { .. } => Phase::Held,
             Self::Releasing { .. } => Phase::Releasing,
         }
     }
 
-    /// The state that operators see.
     pub(super) fn state(self) -> AttachmentState {
         match self {
             Self::Releasing { .. } => AttachmentState::Releasing,
@@ -106,39 +104,35 @@ impl Stage {
     pub(super) const fn vf_return(self) -> VfReturn {
         match self {
             Self::Releasing { vf, .. } => vf,
-            Self::Reserved(_) | Self::Recorded { .. } => VfReturn::Awaited,
+            Self::Uncommitted(_) | Self::Recorded { .. } => VfReturn::Awaited,
         }
     }
 
-    /// Start of the release, or of the service if that was later. `None`: not releasing.
     pub(super) const fn releasing_since(self) -> Option<Instant> {
         match self {
             Self::Releasing { since, .. } => Some(since),
-            Self::Reserved(_) | Self::Recorded { .. } => None,
+            Self::Uncommitted(_) | Self::Recorded { .. } => None,
         }
     }
 
     pub(super) const fn programmed(self) -> Option<u32> {
         match self {
             Self::Recorded { programmed, .. } => programmed,
-            Self::Reserved(_) | Self::Releasing { .. } => None,
+            Self::Uncommitted(_) | Self::Releasing { .. } => None,
         }
     }
 
-    /// Whether an Attach of this session may still be about to move the VF into the pod.
     pub(super) fn is_under_way(self, session: Option<SessionId>) -> bool {
         session.is_some() && self.awaited_in() == session
     }
 
-    /// The journal has the attachment.
     pub(super) fn record(&mut self) {
         // Not after a release, which may overtake the commit.
-        if let Self::Reserved(host) = *self {
+        if let Self::Uncommitted(host) = *self {
             *self = Self::Recorded { programmed: None, host };
         }
     }
 
-    /// The representor with this ifindex is programmed.
     pub(super) fn program(&mut self, index: u32) {
         if let Self::Recorded { programmed, .. } = self {
             *programmed = Some(index);
@@ -163,7 +157,6 @@ impl Stage {
         is_news
     }
 
-    /// Stores whether the host's hello omitted the attachment. Returns whether it is now unclaimed and was not before.
     pub(super) fn set_unclaimed(&mut self, unclaimed: bool) -> bool {
         let Some(host) = self.host_mut() else { return false };
         let is_news = unclaimed && !host.unclaimed;
@@ -171,10 +164,9 @@ impl Stage {
         is_news
     }
 
-    /// The host detaches the attachment itself: none of its calls will move the VF again.
     pub(super) fn give_up(&mut self) {
         let awaited = match self {
-            Self::Reserved(host) | Self::Recorded { host, .. } => match &mut host.pod {
+            Self::Uncommitted(host) | Self::Recorded { host, .. } => match &mut host.pod {
                 PodState::Awaited(session) => session,
                 PodState::HasVf => return,
             },
@@ -189,7 +181,7 @@ impl Stage {
         let vf = vf.max(self.vf_return());
         let since = match self {
             Self::Releasing { since, .. } => *since,
-            Self::Reserved(_) | Self::Recorded { .. } => Instant::now(),
+            Self::Uncommitted(_) | Self::Recorded { .. } => Instant::now(),
         };
         *self = Self::Releasing { vf, session: self.awaited_in(), since };
     }
@@ -197,7 +189,7 @@ impl Stage {
     fn awaited_in(self) -> Option<SessionId> {
         match self {
             Self::Releasing { session, .. } => session,
-            Self::Reserved(HostReport { pod, .. })
+            Self::Uncommitted(HostReport { pod, .. })
             | Self::Recorded { host: HostReport { pod, .. }, .. } => match pod {
                 PodState::Awaited(session) => session,
                 PodState::HasVf => None,
@@ -207,14 +199,14 @@ impl Stage {
 
     const fn host(self) -> Option<HostReport> {
         match self {
-            Self::Reserved(host) | Self::Recorded { host, .. } => Some(host),
+            Self::Uncommitted(host) | Self::Recorded { host, .. } => Some(host),
             Self::Releasing { .. } => None,
         }
     }
 
     const fn host_mut(&mut self) -> Option<&mut HostReport> {
         match self {
-            Self::Reserved(host) | Self::Recorded { host, .. } => Some(host),
+            Self::Uncommitted(host) | Self::Recorded { host, .. } => Some(host),
             Self::Releasing { .. } => None,
         }
     }

@@ -43,7 +43,7 @@ impl Registry {
                 && self.is_in_pool_for(vf, spec)
                 && facts.is_some_and(|facts| match refusal {
                     Reason::VfsExhausted => true,
-                    Reason::VfNotFree => spec.device.as_ref() == Some(&facts.device),
+                    Reason::VfNotFree => spec.interface.device.as_ref() == Some(&facts.device),
                     _ => false,
                 })
         };
@@ -72,7 +72,9 @@ impl Registry {
         let is_of_host = record.key.host == spec.key.host;
         match refusal {
             Reason::VfsExhausted => is_of_host && self.is_in_pool_for(record.vf, spec),
-            Reason::VfNotFree => is_of_host && spec.device.as_ref() == Some(&record.device),
+            Reason::VfNotFree => {
+                is_of_host && spec.interface.device.as_ref() == Some(&record.device)
+            }
             Reason::AddressesExhausted => {
                 let is_asked =
                     |one: &Arc<_>| self.networks.has_stayed(one) && self.asks_for(spec, &one.name);
@@ -85,14 +87,14 @@ impl Registry {
                 self.frees_addresses_for(record, spec)
                     && self.networks.wanted_at(spec).iter().any(is_held)
             }
-            Reason::MacInUse => spec.mac == Some(record.mac),
+            Reason::MacInUse => spec.interface.mac == Some(record.mac),
             _ => false,
         }
     }
 
     /// Whether the VF is in the pool of the requested network.
     fn is_in_pool_for(&self, vf: FunctionId, spec: &AttachSpec) -> bool {
-        let network = self.networks.find(spec.network.as_deref());
+        let network = self.networks.find(spec.interface.named_network());
         let mut pools = self.vfs.open_pools_of(vf);
         network.is_ok_and(|network| pools.any(|pool| pool.name == network.network().pool))
     }
@@ -105,7 +107,7 @@ impl Registry {
 
     /// Whether an attach requests an address of the network.
     fn asks_for(&self, spec: &AttachSpec, network: &str) -> bool {
-        let own = self.networks.find(spec.network.as_deref());
+        let own = self.networks.find(spec.interface.named_network());
         own.is_ok_and(|own| own.network().name == network)
             || spec.further_leases.iter().any(|lease| lease.network == network)
     }

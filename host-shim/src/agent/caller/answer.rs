@@ -15,7 +15,6 @@ pub(in crate::agent) enum Answer {
     Warned(String),
     /// The call was refused or failed.
     Refused {
-        /// Why the call failed.
         failure: Failure,
         /// The CNI error code.
         code: u32,

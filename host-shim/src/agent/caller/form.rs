@@ -2,7 +2,6 @@
 
 use std::io;
 
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Answer;
@@ -13,10 +12,9 @@ use crate::{
         request::{Document, ResultBase, prepare},
         version::{self, Version},
     },
-    protocol::{Asked, CniReply, CniRequest, Reply, Request, is_cni_call},
+    protocol::{CniReply, CniRequest, Reply, Request},
 };
 
-/// The form of an answer.
 #[derive(Debug)]
 pub(in crate::agent) enum Form {
     /// A [`Reply`], from which the plugin builds the runtime's answer.
@@ -26,15 +24,13 @@ pub(in crate::agent) enum Form {
 }
 
 impl Form {
-    /// Converts a call to a request and the form of its answer. `Err`: the answer to a call that needs no work.
-    pub(in crate::agent) fn of(asked: Asked) -> Result<(Request, Self), CniReply> {
-        match asked {
-            Asked::Plain(request) => Ok((request, Self::Plain)),
-            Asked::Cni(call) if call.command == Verb::Version.as_str() => {
-                Err(CniReply::Result(Some(version::answer())))
-            }
-            Asked::Cni(call) => read(*call).map_err(|refusal| refused(&refusal)),
+    /// Converts a runtime's call to a request and the form of its answer. `Err`: the answer to a call that needs no
+    /// work.
+    pub(in crate::agent) fn of(call: CniRequest) -> Result<(Request, Self), CniReply> {
+        if call.command == Verb::Version.as_str() {
+            return Err(CniReply::Result(Some(version::answer())));
         }
+        read(call).map_err(|refusal| refused(&refusal))
     }
 
     /// The answer to a call that cannot be decoded. `None`: the call is not in a runtime's form.
@@ -42,24 +38,20 @@ impl Form {
         let object: Map<String, Value> = serde_json::from_slice(call).ok()?;
         let message = format!("cannot decode the call: {why}");
         let error = CniError::new(code::UNDECODABLE, message);
-        is_cni_call(&object).then(|| refused(&Refusal { version: Version::NEWEST, error }))
+        let is_of_runtime = object.get("verb").is_some_and(|verb| verb == "cni");
+        is_of_runtime.then(|| refused(&error.into()))
     }
 
-    /// Serialises an answer.
     pub(super) fn document(&self, answer: Answer) -> serde_json::Result<Vec<u8>> {
         match self {
-            Self::Plain => document(&Reply::from(answer)),
+            Self::Plain => serde_json::to_vec(&Reply::from(answer)),
             Self::Cni(version, base) => {
                 let result = (**base).clone().answer(*version, answer.into());
                 let refusal = |error| refused(&Refusal { version: *version, error });
-                document(&result.map_or_else(refusal, CniReply::Result))
+                serde_json::to_vec(&result.map_or_else(refusal, CniReply::Result))
             }
         }
     }
-}
-
-fn document(reply: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    serde_json::to_vec(reply)
 }
 
 /// Reads a CNI call as the plugin reads its environment and standard input.
@@ -73,7 +65,8 @@ fn read(call: CniRequest) -> Result<(Request, Form), Refusal> {
         ..Environment::default()
     };
     let verb = environment.verb()?;
-    let document = Document::read_without_result(call.configuration.to_string().as_bytes())?;
+    let mut document = Document::read(call.configuration.to_string().as_bytes())?;
+    document.keeps_results = false;
     let version = document.version;
     let prepared = prepare(verb, &environment, document);
     let prepared = prepared.map_err(|error| Refusal { version, error })?;
@@ -91,17 +84,17 @@ mod tests {
 
     use super::*;
 
-    fn call(command: &str, keys: &Value) -> Asked {
+    fn call(command: &str, keys: &Value) -> CniRequest {
         let mut configuration = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
         configuration.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-        Asked::Cni(Box::new(CniRequest {
+        CniRequest {
             command: command.into(),
             container_id: "c".into(),
             netns: "/run/netns/a".into(),
             interface_name: "eth0".into(),
             args: "K8S_POD_NAME=web;IgnoreUnknown=1".into(),
             configuration,
-        }))
+        }
     }
 
     fn answer_of(form: &Form, answer: Answer) -> Value {
@@ -112,7 +105,7 @@ mod tests {
     fn cni_add_is_answered_with_a_result() {
         let asked = call("ADD", &json!({"runtimeConfig": {"dns": {"Servers": ["10.0.0.53"]}}}));
         let (Request::Add(add), form) = Form::of(asked).unwrap() else { panic!("it is an ADD") };
-        assert_eq!((add.network.as_str(), add.pod.name.as_str()), ("n", "web"));
+        assert_eq!((add.interface.network.as_str(), add.pod.name.as_str()), ("n", "web"));
         let key = v1::AttachmentKey { container_id: "c".into(), interface_name: "eth0".into() };
         let attachment = v1::Attachment { key: Some(key), ..Default::default() };
         let result = &answer_of(&form, Answer::Attached(vec![attachment]))["result"];

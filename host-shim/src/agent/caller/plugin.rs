@@ -25,7 +25,6 @@ use crate::protocol::{END_OF_ANSWER, HEARTBEAT};
 /// How long a caller may take to exit after the answer. One that takes longer is alive and will read it.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// The connection of a call.
 #[derive(Debug)]
 pub(super) struct PluginCall {
     stream: UnixStream,

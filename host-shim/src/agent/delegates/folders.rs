@@ -147,8 +147,8 @@ impl Folders {
     /// A failure that names the folders whose files define networks, too, if a network is unknown that an ADD has
     /// `asked` for. A folder that can't be read is its reason: the network may be defined there.
     pub(super) fn with_folders(&self, failure: Failure, asked: &AddRequest) -> Failure {
-        let further = asked.further.iter().map(|further| &further.network);
-        let mut names = further.chain([&asked.network]).map(|name| format!("{name:?}"));
+        let further = asked.further.iter().map(|further| &further.interface.network);
+        let mut names = further.chain([&asked.interface.network]).map(|name| format!("{name:?}"));
         let is_unknown = |name: String| {
             failure.reason == Reason::NetworkUnknown && failure.message.contains(&name)
         };
@@ -203,6 +203,7 @@ mod tests {
         },
     };
 
+    use model::InterfaceRequest;
     use test_clock::{wait_until_async, within};
 
     use super::*;
@@ -248,7 +249,7 @@ mod tests {
         let delegates = Delegates::open(Some(settings), host.path().join("made")).unwrap();
         let further = |(interface_name, network): (&str, &str)| FurtherInterface {
             interface_name: interface_name.into(),
-            network: network.into(),
+            interface: InterfaceRequest { network: network.into(), ..Default::default() },
             ..FurtherInterface::default()
         };
         let key = Key { container_id: "c".into(), interface_name: "eth0".into() };
@@ -262,7 +263,7 @@ mod tests {
         let deadline = Instant::now() + LIMIT;
         let (own, delegations) = delegates.take_out(asked.clone(), deadline).await.unwrap();
         assert_eq!(delegations.len(), 1, "the host's own file defines it");
-        assert_eq!(own.further[0].network, "green");
+        assert_eq!(own.further[0].interface.network, "green");
         let unknown = Failure::new(Reason::NetworkUnknown, r#"there is no network "green""#);
         let refused = delegates.with_folder(unknown, &asked);
         assert_eq!(refused.reason, Reason::DelegateInvalid);

@@ -10,8 +10,8 @@ use std::{
 };
 
 use offload_proto::{
-    Failure, Finding, Reason,
-    v1::{self, Difference},
+    Failure, FindingCode, Reason,
+    v1::{self, Finding},
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -102,9 +102,9 @@ impl Delegates {
         // A pod that asks for no further network has to do without the files if they can't be read.
         let catalogue =
             if add.further.is_empty() { catalogue.unwrap_or_default() } else { catalogue? };
-        match self.meaning(&catalogue, &add.key, &namespace, &add.network)? {
+        match self.meaning(&catalogue, &add.key, &namespace, &add.interface.network)? {
             Some(Meaning::Plugins(chain)) => return Err(leads(&add.key, &chain.network)),
-            Some(Meaning::Dpu(network)) => add.network = network,
+            Some(Meaning::Dpu(network)) => add.interface.network = network,
             None => {}
         }
         // Only for further networks: the folder of a runtime has the configuration of this very ADD, too.
@@ -117,12 +117,12 @@ impl Delegates {
         let all = std::mem::take(&mut add.further);
         for (place, mut further) in all.iter().cloned().enumerate() {
             let key = Key { interface_name: further.interface_name.clone(), ..add.key.clone() };
-            match self.meaning(&catalogue, &key, &namespace, &further.network)? {
+            match self.meaning(&catalogue, &key, &namespace, &further.interface.network)? {
                 Some(Meaning::Plugins(chain)) => {
                     delegations.push(Delegation::new(&add, place, &all, chain)?);
                     continue;
                 }
-                Some(Meaning::Dpu(network)) => further.network = network,
+                Some(Meaning::Dpu(network)) => further.interface.network = network,
                 None => {}
             }
             own.push(further);
@@ -357,8 +357,8 @@ impl Delegates {
     }
 
     /// What plugins have not taken back.
-    pub(in crate::agent) fn differences(&self) -> Vec<Difference> {
-        let told = |(key, why): (&Key, &String)| Finding::DelegateLeft.of(key, why);
+    pub(in crate::agent) fn findings(&self) -> Vec<Finding> {
+        let told = |(key, why): (&Key, &String)| FindingCode::DelegateLeft.of(key, why);
         self.troubles.lock().iter().map(told).collect()
     }
 

@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
+use model::{Bandwidth, InterfaceRequest, PortMapping};
 use offload_proto::{Failure, Reason, v1};
 use serde_json::{Map, Value, json};
 
 use super::{catalogue::Chain, default_routes::DefaultRoutes};
 use crate::{
     cni::go_json,
-    protocol::{AddRequest, Bandwidth, FurtherInterface, Key},
+    protocol::{AddRequest, FurtherInterface, Key},
 };
 
 /// An interface that other plugins shall make.
@@ -43,12 +44,12 @@ impl Delegation {
     ) -> Result<Self, Failure> {
         let interface = &all[place];
         let chain = chain.of_caller(&add.folders);
-        let mut wishes = wishes(interface);
+        let mut wishes = wishes(&interface.interface);
         let lease = lease(interface, &chain);
         if lease.is_some() {
             wishes.remove("ips");
         }
-        refuse_what_nobody_does(interface, &chain.network)?;
+        refuse_what_nobody_does(&interface.interface, &chain.network)?;
         for wish in wishes.keys() {
             if !chain.plugins.iter().any(|plugin| has_capability(plugin, wish)) {
                 let why =
@@ -85,7 +86,8 @@ impl Delegation {
 /// What the DPU is asked for.
 fn lease(interface: &FurtherInterface, chain: &Chain) -> Option<v1::LeaseRequest> {
     let network = chain.leased_network()?.to_owned();
-    let FurtherInterface { interface_name, addresses, .. } = interface.clone();
+    let interface_name = interface.interface_name.clone();
+    let addresses = interface.interface.addresses.iter().map(ToString::to_string).collect();
     Some(v1::LeaseRequest { interface_name, network, addresses })
 }
 
@@ -97,39 +99,48 @@ pub(super) fn has_capability(plugin: &Map<String, Value>, capability: &str) -> b
 }
 
 /// By capability, in the form of CNI's conventions.
-fn wishes(interface: &FurtherInterface) -> Map<String, Value> {
+fn wishes(requested: &InterfaceRequest) -> Map<String, Value> {
     let mut wishes = Map::new();
-    if let Some(mac) = interface.mac {
+    if let Some(mac) = requested.mac {
         wishes.insert("mac".into(), mac.to_string().into());
     }
-    if !interface.addresses.is_empty() {
-        wishes.insert("ips".into(), interface.addresses.clone().into());
+    if !requested.addresses.is_empty() {
+        wishes.insert("ips".into(), json!(requested.addresses));
     }
-    if interface.bandwidth != Bandwidth::default() {
-        wishes.insert("bandwidth".into(), json!(interface.bandwidth));
+    if requested.bandwidth != Bandwidth::default() {
+        wishes.insert("bandwidth".into(), bandwidth(&requested.bandwidth));
     }
-    if !interface.port_mappings.is_empty() {
-        let mappings = interface.port_mappings.iter().map(port_mapping).collect();
+    if !requested.port_mappings.is_empty() {
+        let mappings = requested.port_mappings.iter().map(port_mapping).collect();
         wishes.insert("portMappings".into(), mappings);
     }
     wishes
 }
 
-fn port_mapping(mapping: &v1::PortMapping) -> Value {
+fn bandwidth(limits: &Bandwidth) -> Value {
+    json!({
+        "ingressRate": limits.ingress_rate,
+        "ingressBurst": limits.ingress_burst,
+        "egressRate": limits.egress_rate,
+        "egressBurst": limits.egress_burst,
+    })
+}
+
+fn port_mapping(mapping: &PortMapping) -> Value {
     json!({
         "hostPort": mapping.host_port,
         "containerPort": mapping.container_port,
-        "protocol": mapping.protocol,
-        "hostIP": mapping.host_ip,
+        "protocol": mapping.protocol.name(),
+        "hostIP": mapping.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
     })
 }
 
 /// What no convention has a word for.
-fn refuse_what_nobody_does(interface: &FurtherInterface, network: &str) -> Result<(), Failure> {
+fn refuse_what_nobody_does(requested: &InterfaceRequest, network: &str) -> Result<(), Failure> {
     let refused = [
-        ("allowedSources", !interface.allowed_sources.is_empty()),
-        ("a VF", interface.device.is_some()),
-        ("ipFamilies", interface.families.is_some()),
+        ("allowedSources", !requested.allowed_sources.is_empty()),
+        ("a VF", requested.device.is_some()),
+        ("ipFamilies", requested.families.is_some()),
     ];
     match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
         Some((wish, _)) => Err(unsupported(network, wish, "plugins have no capability for it")),
@@ -157,32 +168,42 @@ fn arguments(pod: &v1::Pod, container_id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model::{IpFamilies, Protocol};
+
     use super::{super::record::tests::delegated, *};
-    use crate::{agent::vfs::tests::attach_of, protocol::IpFamilies};
+    use crate::agent::vfs::tests::attach_of;
 
     fn delegation(
-        interface: &FurtherInterface,
+        requested: InterfaceRequest,
         capabilities: &Value,
     ) -> Result<Delegation, Failure> {
         let mut add = attach_of("c", &crate::agent::vfs::record("a", "c")).request;
         add.pod = v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() };
         let mut chain = delegated("net1").chain;
         chain.plugins[0].insert("capabilities".into(), capabilities.clone());
-        Delegation::new(&add, 0, std::slice::from_ref(interface), chain)
+        let interface_name = "net1".into();
+        let interface =
+            FurtherInterface { interface_name, interface: requested, ..Default::default() };
+        Delegation::new(&add, 0, &[interface], chain)
     }
 
     #[test]
     fn requests_are_passed_as_capabilities() {
-        let interface = FurtherInterface {
-            interface_name: "net1".into(),
+        let port = PortMapping {
+            host_port: 80,
+            container_port: 8080,
+            protocol: Protocol::Tcp,
+            host_ip: None,
+        };
+        let requested = InterfaceRequest {
             mac: Some("02:00:00:00:00:07".parse().unwrap()),
-            addresses: vec!["10.7.0.5/24".into()],
+            addresses: vec!["10.7.0.5/24".parse().unwrap()],
             bandwidth: Bandwidth { ingress_rate: 8000, ..Bandwidth::default() },
-            port_mappings: vec![v1::PortMapping { host_port: 80, ..Default::default() }],
-            ..FurtherInterface::default()
+            port_mappings: vec![port],
+            ..InterfaceRequest::default()
         };
         let all = json!({"mac": true, "ips": true, "bandwidth": true, "portMappings": true});
-        let passed = delegation(&interface, &all).unwrap();
+        let passed = delegation(requested.clone(), &all).unwrap();
         assert_eq!(passed.wishes["mac"], "02:00:00:00:00:07");
         assert_eq!(passed.wishes["ips"], json!(["10.7.0.5/24"]));
         assert_eq!(passed.wishes["bandwidth"]["ingressRate"], 8000);
@@ -191,7 +212,7 @@ mod tests {
         for capability in ["mac", "ips", "bandwidth", "portMappings"] {
             let mut most = all.clone();
             most[capability] = false.into();
-            let failure = delegation(&interface, &most).unwrap_err();
+            let failure = delegation(requested.clone(), &most).unwrap_err();
             assert_eq!(failure.reason, Reason::Unsupported);
             assert!(failure.message.contains(capability), "{failure}");
         }
@@ -207,24 +228,27 @@ mod tests {
 
     #[test]
     fn request_without_capability_is_refused() {
-        for (interface, wish) in [
+        for (requested, wish) in [
             (
-                FurtherInterface { allowed_sources: vec!["a".into()], ..Default::default() },
+                InterfaceRequest {
+                    allowed_sources: ["10.7.0.0/24".parse().unwrap()].into(),
+                    ..Default::default()
+                },
                 "allowedSources",
             ),
             (
-                FurtherInterface {
+                InterfaceRequest {
                     families: Some(IpFamilies { ipv4: true, ipv6: false }),
                     ..Default::default()
                 },
                 "ipFamilies",
             ),
             (
-                FurtherInterface { device: Some("0000:03:00.2".into()), ..Default::default() },
+                InterfaceRequest { device: Some("0000:03:00.2".into()), ..Default::default() },
                 "a VF",
             ),
         ] {
-            let failure = delegation(&interface, &json!({})).unwrap_err();
+            let failure = delegation(requested, &json!({})).unwrap_err();
             assert!(failure.message.contains(wish), "{failure}");
         }
     }

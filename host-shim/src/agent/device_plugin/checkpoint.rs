@@ -30,9 +30,7 @@ struct Data {
 pub(super) struct Entry {
     #[serde(rename = "PodUID")]
     pod_uid: String,
-    /// The container's name.
     pub container_name: String,
-    /// The devices' resource.
     pub resource_name: String,
 }
 

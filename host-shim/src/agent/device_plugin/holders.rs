@@ -35,7 +35,7 @@ struct State {
     /// The VFs of each recent Allocate that the list may lack.
     allocated: Vec<(Instant, Vec<Device>)>,
     /// Why the kubelet did not list its pods.
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
 /// The VFs of each pod.
@@ -102,7 +102,6 @@ impl State {
 }
 
 impl GivenVfs {
-    /// Returns the pods that have VFs.
     pub(super) fn holders(&self, records: &Records) -> Holders {
         self.state.lock().holders(records)
     }
@@ -136,7 +135,6 @@ impl GivenVfs {
         Ok(())
     }
 
-    /// Whether the kubelet should be asked again.
     pub(super) fn is_outdated(&self, now: Instant) -> bool {
         self.state.lock().asked.is_none_or(|asked| now >= asked + FRESH)
     }
@@ -146,7 +144,7 @@ impl GivenVfs {
     pub(super) fn learn(&self, listed: Result<Vec<Vec<Device>>, String>, asked: Instant) {
         let mut state = self.state.lock();
         state.asked = Some(asked);
-        let trouble = match listed {
+        let problem = match listed {
             Ok(listed) => {
                 // An Allocate is kept until the list contains it, or is too recent for the list to lack it.
                 let is_part =
@@ -157,10 +155,10 @@ impl GivenVfs {
             }
             Err(why) => Some(why),
         };
-        if let Some(why) = trouble.as_ref().filter(|_| trouble != state.trouble) {
+        if let Some(why) = problem.as_ref().filter(|_| problem != state.problem) {
             tracing::warn!(why, "the kubelet does not list the VFs of pods");
         }
-        state.trouble = trouble;
+        state.problem = problem;
     }
 }
 

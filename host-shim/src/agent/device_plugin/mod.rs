@@ -22,7 +22,6 @@
 
 mod advertised;
 mod checkpoint;
-mod files;
 mod holders;
 mod plugin;
 mod pod_resources;
@@ -126,7 +125,7 @@ impl DevicePlugin {
         let Some(settings) = &self.settings else { return Ok(None) };
         let is_of_pod = !request.pod.namespace.is_empty() && !request.pod.name.is_empty();
         let resources = self.refused(settings, refusal);
-        if request.device.is_some() || !is_of_pod || resources.is_empty() {
+        if request.interface.device.is_some() || !is_of_pod || resources.is_empty() {
             return Ok(None);
         }
         let devices =
@@ -211,18 +210,12 @@ impl DevicePlugin {
 
     /// The resource of the pool that a refusal names in quotes, or all resources if it names none.
     fn refused(&self, settings: &DevicePluginSettings, refusal: &Failure) -> Vec<String> {
-        let mut resources = self.resources(settings);
         let pools = self.pools.borrow();
         let is_named = |pool: &&VfPool| refusal.message.contains(&format!("{:?}", pool.name));
-        if let Some(pool) = pools.iter().find(is_named) {
-            resources.retain(|resource| *resource == settings.resource(&pool.name));
+        match pools.iter().find(is_named) {
+            Some(pool) => vec![settings.resource(&pool.name)],
+            None => pools.iter().map(|pool| settings.resource(&pool.name)).collect(),
         }
-        resources
-    }
-
-    /// The names of all resources.
-    fn resources(&self, settings: &DevicePluginSettings) -> Vec<String> {
-        self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect()
     }
 }
 

@@ -42,23 +42,21 @@ const LOOK: Duration = Duration::from_secs(10);
 const HEALTHY: &str = "Healthy";
 const UNHEALTHY: &str = "Unhealthy";
 
-/// The service for one pool's resource.
 pub(super) struct Plugin {
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
     attention: Arc<Attention>,
-    lister: Lister,
+    lister: Arc<Lister>,
 }
 
 /// Lists a pool's VFs for the kubelet.
-#[derive(Clone)]
 struct Lister {
     settings: DevicePluginSettings,
     resource: String,
     vfs: Arc<Vfs>,
-    given: Arc<GivenVfs>,
-    advertised: Arc<Mutex<Advertised>>,
-    problems: Arc<VfioProblems>,
+    given: GivenVfs,
+    advertised: Mutex<Advertised>,
+    problems: VfioProblems,
 }
 
 /// The host's view of a VF.
@@ -104,7 +102,7 @@ impl Plugin {
         let resource = settings.resource(&pool);
         let (given, advertised, problems) = Default::default();
         let lister = Lister { settings, resource, vfs, given, advertised, problems };
-        Self { pool, pools, attention, lister }
+        Self { pool, pools, attention, lister: Arc::new(lister) }
     }
 
     fn current_pool(&self) -> Option<VfPool> {
@@ -115,7 +113,7 @@ impl Plugin {
         &self,
         chosen: ContainerAllocateRequest,
     ) -> Result<ContainerAllocateResponse, Status> {
-        let Lister { resource, vfs, advertised, .. } = &self.lister;
+        let Lister { resource, vfs, advertised, .. } = &*self.lister;
         let ids = chosen.devices_i_ds;
         let pool = self.current_pool().unwrap_or_default();
         // The pool may have changed since the kubelet chose from its list.
@@ -147,13 +145,12 @@ impl Plugin {
         }
         let usable = [own, &healthy(pool)].concat();
         groups.iter().try_for_each(|(vf, group)| check_pool(vf, group, &usable))?;
-        let Lister { given, vfs, .. } = &self.lister;
+        let Lister { given, vfs, .. } = &*self.lister;
         given.give(own, groups, vfs.records(), Instant::now())?;
         Ok(device_nodes(groups))
     }
 }
 
-/// The options sent at registration.
 pub(super) const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
 
@@ -286,9 +283,9 @@ impl device_plugin_server::DevicePlugin for Plugin {
         // A removed pool ends the stream, and with it the resource.
         let news = reports.merge(looks).merge(given);
         let pools = news.map(pool).take_while(Option::is_some);
-        let lister = self.lister.clone();
+        let lister = Arc::clone(&self.lister);
         let lists = pools.then(move |pool| {
-            let lister = lister.clone();
+            let lister = Arc::clone(&lister);
             async move { lister.list(pool.unwrap_or_default()).await }
         });
         // The kubelet only gets lists that differ from the last one.
@@ -305,7 +302,7 @@ impl device_plugin_server::DevicePlugin for Plugin {
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let mut container_responses = Vec::new();
-        let Lister { vfs, given, .. } = &self.lister;
+        let Lister { vfs, given, .. } = &*self.lister;
         for asked in request.into_inner().container_requests {
             let holders = given.holders(vfs.records());
             let device_i_ds = look(vfs, move |cards| preferred(cards, &holders, asked)).await?;

@@ -144,7 +144,6 @@ fn is_of(pod: &Pod, found: &PodResources) -> bool {
     (&found.namespace, &found.name) == (&pod.namespace, &pod.name)
 }
 
-/// The devices of the wanted resources.
 fn chosen(
     found: Option<PodResources>,
     is_wanted: impl Fn(&str) -> bool,

@@ -1,6 +1,12 @@
 //! Keeps one pool's resource registered with the kubelet: a socket of ours in its folder, and a call to its own socket.
 
-use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bootstrap::private_socket;
 use offload_proto::{
@@ -19,7 +25,6 @@ use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
 use tonic::transport::{Endpoint, Server};
 
 use super::{
-    files::{FileIdentity, identity},
     plugin::{Attention, OPTIONS, Plugin},
     settings::DevicePluginSettings,
 };
@@ -32,7 +37,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How many answer timeouts a kubelet has to start watching after registration: it first calls back for the options.
 const ANSWERS_UNTIL_ASKED: u32 = 5;
 
-/// Registers and serves a pool's resource.
 pub(super) struct ResourceRegistration {
     settings: DevicePluginSettings,
     pool: String,
@@ -41,6 +45,7 @@ pub(super) struct ResourceRegistration {
 }
 
 /// The identities of both sockets at registration.
+#[derive(PartialEq)]
 struct RegisteredSockets {
     own: Option<FileIdentity>,
     kubelet: Option<FileIdentity>,
@@ -60,6 +65,21 @@ impl Drop for OwnSocket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Distinguishes a file from its replacement. The inode alone does not: it is reused at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+/// The identity of the file at the path. `None`: there is none.
+fn identity(path: &Path) -> Option<FileIdentity> {
+    let found = fs::symlink_metadata(path).ok()?;
+    let changed = (found.ctime(), found.ctime_nsec());
+    Some(FileIdentity { device: found.dev(), inode: found.ino(), changed })
 }
 
 impl ResourceRegistration {
@@ -202,20 +222,16 @@ impl ResourceRegistration {
 
     /// Waits until one of the sockets is replaced or gone: the kubelet empties its folder when it starts.
     async fn until_replaced(&self, sockets: &RegisteredSockets) {
-        loop {
+        while self.look() == *sockets {
             sleep(LOOK).await;
-            let now = self.look();
-            if now.own != sockets.own || now.kubelet != sockets.kubelet {
-                return;
-            }
         }
     }
 
     pub(super) async fn register(&self) -> Result<(), String> {
         let path = self.kubelet_path();
-        let unheard = |why: String| format!("the kubelet at {} {why}", path.display());
+        let failed = |why: String| format!("the kubelet at {} {why}", path.display());
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
-            .map_err(|error| unheard(format!("can't be called: {error}")))?;
+            .map_err(|error| failed(format!("can't be called: {error}")))?;
         let request = RegisterRequest {
             version: VERSION.into(),
             endpoint: self.settings.socket(&self.pool),
@@ -224,16 +240,16 @@ impl ResourceRegistration {
         };
         let call = async {
             let channel = endpoint.connect().await.map_err(|error| {
-                unheard(format!("can't be reached: {}", bootstrap::Chain(&error)))
+                failed(format!("can't be reached: {}", bootstrap::Chain(&error)))
             })?;
             let answer = RegistrationClient::new(channel).register(request).await;
             answer.map_err(|refusal| {
-                unheard(format!("refuses version {VERSION} of it: {}", refusal.message()))
+                failed(format!("refuses version {VERSION} of it: {}", refusal.message()))
             })
         };
         let answer = timeout(self.settings.answer(), call).await;
         answer.map_err(|_| {
-            unheard(format!("did not answer within {} ms", self.settings.answer_ms))
+            failed(format!("did not answer within {} ms", self.settings.answer_ms))
         })??;
         Ok(())
     }

@@ -35,7 +35,6 @@ impl Default for DevicePluginSettings {
 }
 
 impl DevicePluginSettings {
-    /// The name of a pool's resource.
     pub(super) fn resource(&self, pool: &str) -> String {
         format!("{}/{pool}", self.prefix)
     }
@@ -51,36 +50,29 @@ impl DevicePluginSettings {
         format!("{}_{pool}.sock", self.prefix)
     }
 
-    /// How long the kubelet may take to answer.
     pub(super) const fn answer(&self) -> Duration {
         Duration::from_millis(self.answer_ms)
     }
-}
 
-/// Invalid values: one sentence each, without a full stop.
-pub(in crate::agent) fn problems(
-    settings: Option<&DevicePluginSettings>,
-) -> impl Iterator<Item = String> {
-    settings.into_iter().flat_map(|settings| {
-        let paths = [
-            ("device_plugin.folder", &settings.folder),
-            ("device_plugin.pod_resources", &settings.pod_resources),
-        ];
-        let relative = paths.into_iter().filter(|(_, path)| !path.is_absolute());
-        let relative =
-            relative.map(|(key, path)| out_of_range(key, path.display(), "an absolute path"));
-        let prefix = &settings.prefix;
-        let misnamed = (!is_domain(prefix)).then(|| {
-            let value = format_args!("{prefix:?}");
-            out_of_range("device_plugin.prefix", value, "a domain such as \"dpu-offload.io\"")
-        });
-        let is_long = !(1..=LONGEST_ANSWER_MS).contains(&settings.answer_ms);
-        let long = is_long.then(|| {
-            let range = format_args!("1 to {LONGEST_ANSWER_MS}");
-            out_of_range("device_plugin.answer_ms", settings.answer_ms, range)
-        });
-        relative.chain(misnamed).chain(long).collect::<Vec<_>>()
-    })
+    /// Invalid values: one sentence each, without a full stop.
+    pub(in crate::agent) fn problems(&self) -> Vec<String> {
+        let Self { prefix, folder, pod_resources, answer_ms } = self;
+        let mut problems = Vec::new();
+        let paths =
+            [("device_plugin.folder", folder), ("device_plugin.pod_resources", pod_resources)];
+        for (key, path) in paths.into_iter().filter(|(_, path)| !path.is_absolute()) {
+            problems.push(out_of_range(key, path.display(), "an absolute path"));
+        }
+        if !is_domain(prefix) {
+            let (value, range) = (format!("{prefix:?}"), "a domain such as \"dpu-offload.io\"");
+            problems.push(out_of_range("device_plugin.prefix", value, range));
+        }
+        if !(1..=LONGEST_ANSWER_MS).contains(answer_ms) {
+            let range = format!("1 to {LONGEST_ANSWER_MS}");
+            problems.push(out_of_range("device_plugin.answer_ms", answer_ms, range));
+        }
+        problems
+    }
 }
 
 /// Whether the kubelet accepts the text as a resource's domain. It refuses Kubernetes' own domains.
@@ -105,7 +97,7 @@ mod unit_tests {
         let problem_of = |change: fn(&mut DevicePluginSettings)| {
             let mut settings = DevicePluginSettings::default();
             change(&mut settings);
-            problems(Some(&settings)).collect::<Vec<_>>().join("\n")
+            settings.problems().join("\n")
         };
         assert_eq!(problem_of(|_| ()), "");
         assert!(
@@ -119,6 +111,5 @@ mod unit_tests {
         );
         let long = problem_of(|it| it.answer_ms = 3001);
         assert_eq!(long, "`device_plugin.answer_ms` is 3001, but must be 1 to 3000");
-        assert_eq!(problems(None).count(), 0);
     }
 }

@@ -162,24 +162,10 @@ fn refusal_of(pool: &str) -> Failure {
 }
 
 fn request() -> AddRequest {
+    let key = Key { container_id: "c".into(), interface_name: "eth0".into() };
     AddRequest {
-        key: Key { container_id: "c".into(), interface_name: "eth0".into() },
-        netns: "/n".into(),
-        configuration: "blue".into(),
-        network: "blue".into(),
         pod: Pod { namespace: "shop".into(), name: "cart-0".into(), uid: String::new() },
-        device: None,
-        offered: None,
-        mac: None,
-        addresses: Vec::new(),
-        families: None,
-        bandwidth: Default::default(),
-        port_mappings: Vec::new(),
-        allowed_sources: Vec::new(),
-        device_info_file: None,
-        folders: Default::default(),
-        further_leases: Vec::new(),
-        further: Vec::new(),
+        ..AddRequest::plain(key, "/n".into(), "blue".into())
     }
 }
 

@@ -6,8 +6,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use offload_proto::{
-    Finding,
-    v1::{Difference, Pod},
+    FindingCode,
+    v1::{Finding, Pod},
 };
 use vf_alloc::Device;
 
@@ -15,7 +15,7 @@ use super::vfio::Choice;
 use crate::agent::vfs::{Phase, Record};
 
 /// Findings by attachment id.
-pub(super) type Unused = BTreeMap<String, Difference>;
+pub(super) type Unused = BTreeMap<String, Finding>;
 
 /// The findings of the last two checks.
 #[derive(Debug, Default)]
@@ -27,9 +27,9 @@ pub(super) struct UnusedVfs {
 impl UnusedVfs {
     /// Takes the findings of a check and returns those that the previous check had too. Multus creates a pod's
     /// interfaces one after the other, so that the VF may belong to one that follows.
-    pub(super) fn learn(&mut self, now: Unused) -> Vec<Difference> {
-        let lasting: Unused =
-            now.iter().filter(|(id, _)| self.seen.contains_key(*id)).map(cloned).collect();
+    pub(super) fn learn(&mut self, now: Unused) -> Vec<Finding> {
+        let mut lasting = now.clone();
+        lasting.retain(|id, _| self.seen.contains_key(id));
         for (id, found) in lasting.iter().filter(|(id, _)| !self.reported.contains_key(*id)) {
             tracing::warn!(
                 attachment = id,
@@ -42,17 +42,13 @@ impl UnusedVfs {
     }
 }
 
-fn cloned((id, found): (&String, &Difference)) -> (String, Difference) {
-    (id.clone(), found.clone())
-}
-
 /// Finds pods with VFs of the kubelet that no record of the pod holds. Pods without an attachment are ignored.
 pub(super) fn unused(given: &[(Pod, Vec<Choice>)], records: &[Arc<Record>]) -> Unused {
     let found = given.iter().filter_map(|(pod, vfs)| unused_by(pod, vfs, records));
     found.map(|found| (found.subject.clone(), found)).collect()
 }
 
-fn unused_by(pod: &Pod, choices: &[Choice], records: &[Arc<Record>]) -> Option<Difference> {
+fn unused_by(pod: &Pod, choices: &[Choice], records: &[Arc<Record>]) -> Option<Finding> {
     let Pod { namespace, name, .. } = pod;
     let is_its = |record: &&Arc<Record>| {
         let labels = record.attachment.pod.as_ref();
@@ -74,7 +70,7 @@ fn unused_by(pod: &Pod, choices: &[Choice], records: &[Arc<Record>]) -> Option<D
         first.device(),
         first.attachment.network
     );
-    Some(Finding::KubeletVfUnused.of(first.id(), message))
+    Some(FindingCode::KubeletVfUnused.of(first.id(), message))
 }
 
 #[cfg(test)]
@@ -104,7 +100,7 @@ mod unit_tests {
         };
         assert_eq!(found(&["pci-a", "pci-b"]), Unused::new());
         let unused = &found(&["pci-b", "pci-7"])["a"];
-        assert_eq!(unused.code, Finding::KubeletVfUnused.as_str());
+        assert_eq!(unused.code, FindingCode::KubeletVfUnused.as_str());
         for named in ["shop/cart-0", "VF pci-7,", "eth0 is on VF pci-a", "network blue"] {
             assert!(unused.message.contains(named), "{named}: {unused:?}");
         }
@@ -131,17 +127,17 @@ mod unit_tests {
 
     #[test]
     fn unused_vf_is_logged_once() {
-        let found = Finding::KubeletVfUnused.of("a", "it is unused");
+        let found = FindingCode::KubeletVfUnused.of("a", "it is unused");
         let now = || Unused::from([("a".to_owned(), found.clone())]);
         let mut vfs = UnusedVfs::default();
-        let mut lines = |now| logged(|| drop(vfs.learn(now))).len();
+        let mut lines = |now| logged(|| drop(vfs.learn(now)));
         assert_eq!([now(), now(), now(), now()].map(&mut lines), [0, 1, 0, 0]);
         assert_eq!([Unused::new(), now(), now()].map(&mut lines), [0, 0, 1], "it is unused again");
     }
 
     #[test]
     fn unused_vf_is_reported_at_second_check() {
-        let found = Finding::KubeletVfUnused.of("a", "it is unused");
+        let found = FindingCode::KubeletVfUnused.of("a", "it is unused");
         let now = || Unused::from([("a".to_owned(), found.clone())]);
         let mut vfs = UnusedVfs::default();
         assert_eq!(vfs.learn(now()), []);

@@ -75,7 +75,6 @@ impl From<Device> for Choice {
 }
 
 impl Choice {
-    /// All VFs of the choice.
     pub(super) fn vfs(&self) -> impl Iterator<Item = &Device> {
         [&self.vf].into_iter().chain(&self.others)
     }
@@ -178,8 +177,7 @@ mod unit_tests {
         let (problems, vf) = (VfioProblems::default(), Device::from("d000:00:00.1"));
         let in_pool =
             |other: &str| VfioError::NotInPool { vf: vf.clone(), group: 7, other: other.into() };
-        let note =
-            |problem: Option<VfioError>| logged(|| problems.note(&vf, problem.as_ref())).len();
+        let note = |problem: Option<VfioError>| logged(|| problems.note(&vf, problem.as_ref()));
         assert_eq!(note(Some(in_pool("d000:00:00.2"))), 1);
         assert_eq!(note(Some(in_pool("d000:00:00.2"))), 0, "the same");
         assert_eq!(note(Some(VfioError::Unconfined(vf.clone()))), 1, "another one");

@@ -8,8 +8,8 @@ use std::{
 use offload_proto::{
     Failure, Reason,
     v1::{
-        self, AttachAllRequest, AttachRequest, Attachment, AttachmentKey, AwaitPortRequest,
-        Bandwidth, CheckRequest, CollectRequest, DetachRequest, StatusRequest, StatusResponse,
+        AttachAllRequest, AttachRequest, Attachment, AttachmentKey, AwaitPortRequest, CheckRequest,
+        CollectRequest, DetachRequest, StatusRequest, StatusResponse,
     },
 };
 use tonic::{Request, Status};
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
-    protocol::{AddRequest, GcRequest, IpFamilies, Key},
+    protocol::{AddRequest, GcRequest, Key},
     vf_source::identity_of,
 };
 
@@ -66,7 +66,13 @@ impl Calls {
         loop {
             let asked = session.attach(requests, deadline).instrument(traces::call("Attach"));
             let status = match asked.await {
-                Ok(attachments) => return self.usable(requests, attachments).await,
+                Ok(attachments) => {
+                    let checked = check_all(requests, &attachments);
+                    if checked.is_err() {
+                        self.detach_by_key(&requests[0].key).await;
+                    }
+                    return checked.map(|()| attachments);
+                }
                 Err(status) => status,
             };
             let failure = failure_of(&status);
@@ -84,19 +90,6 @@ impl Calls {
                 }
             };
         }
-    }
-
-    /// Returns the attachments if the pod can run with all of them. Otherwise the DPU gets them back.
-    async fn usable(
-        &self,
-        requests: &[AddRequest],
-        attachments: Vec<Attachment>,
-    ) -> Result<Vec<Attachment>, Failure> {
-        let checked = check_all(requests, &attachments);
-        if checked.is_err() {
-            self.detach_by_key(&requests[0].key).await;
-        }
-        checked.map(|()| attachments)
     }
 
     /// Releases what a call without an answer may have left for a key and its group members, at once or later. Only the
@@ -185,9 +178,7 @@ impl Calls {
         let answer = session.bounded(deadline, session.client().status(request)).await;
         answer.map_err(|status| failure_of(&status))
     }
-}
 
-impl Calls {
     /// Waits until the port of an attachment forwards: before, the pod's first frames would be lost. Waits no longer
     /// than for a carrier once the DPU has looked. Returns at once if the DPU said that the port does not follow the
     /// VF. A port that does not forward is the fabric's problem, like a missing carrier; it fails no ADD.
@@ -214,10 +205,14 @@ impl Calls {
     async fn ask_for_port(&self, id: &str) -> Result<bool, Failure> {
         let reconnect = self.timeouts.reconnect();
         let deadline = Instant::now() + self.timeouts.carrier() + reconnect;
+        let limit_ms = u32::try_from(self.timeouts.carrier().as_millis()).unwrap_or(u32::MAX);
         let mut session = self.session.current(reconnect).await?;
         loop {
-            let status = match self.ask_for_port_on(&session, id, deadline).await {
-                Ok(forwards) => return Ok(forwards),
+            let request = AwaitPortRequest { attachment_id: id.to_owned(), limit_ms };
+            let request = timed(request, deadline);
+            let status = match session.bounded(deadline, session.client().await_port(request)).await
+            {
+                Ok(answer) => return Ok(answer.forwards),
                 Err(status) => status,
             };
             let failure = failure_of(&status);
@@ -230,30 +225,14 @@ impl Calls {
         }
     }
 
-    async fn ask_for_port_on(
-        &self,
-        session: &Established,
-        id: &str,
-        deadline: Instant,
-    ) -> Result<bool, Status> {
-        let limit_ms = u32::try_from(self.timeouts.carrier().as_millis()).unwrap_or(u32::MAX);
-        let request = AwaitPortRequest { attachment_id: id.to_owned(), limit_ms };
-        let mut client = session.client();
-        let answer = session.bounded(deadline, client.await_port(timed(request, deadline))).await;
-        answer.map(|answer| answer.forwards)
-    }
-}
-
-impl Calls {
     /// Stores a failed Detach for later, unless the DPU cannot hold such an attachment.
     pub(in crate::agent) fn detach_later(&self, request: DetachRequest, failure: &Failure) {
         let key: Key = request.key.clone().unwrap_or_default().into();
-        if is_of_nothing(failure) {
-            return tracing::warn!(%key, %failure, "the DPU rejects the detach; nothing is held");
+        if is_of_nothing(&key, failure) {
+            return;
         }
         tracing::info!(%key, %failure, "the detach is pending");
-        self.pending_detaches.note(request);
-        self.vfs.signals().ask_for_pass();
+        self.note_pending(request);
     }
 
     /// Makes pending detaches, as far as the DPU answers.
@@ -266,9 +245,7 @@ impl Calls {
             if self.vfs.records().by_key(&key).is_none() {
                 match self.detach(request).await {
                     Ok(()) => self.reports.inventory_wanted(),
-                    Err(failure) if is_of_nothing(&failure) => {
-                        tracing::warn!(%key, %failure, "the DPU rejects the detach; nothing is held");
-                    }
+                    Err(failure) if is_of_nothing(&key, &failure) => {}
                     Err(failure) => {
                         return tracing::info!(%key, %failure, "the detach is still pending");
                     }
@@ -278,7 +255,6 @@ impl Calls {
         }
     }
 
-    /// The keys of pending detaches.
     pub(in crate::agent) fn pending_detach_keys(&self) -> Vec<Key> {
         self.pending_detaches.keys()
     }
@@ -286,6 +262,10 @@ impl Calls {
     /// Leaves the DPU's state of a key to an ADD that waits for the key's lock. The stored detach waits for the lock
     /// after that ADD, and is dropped if the ADD left a record.
     pub(in crate::agent) fn leave_to_repeat(&self, detach: DetachRequest) {
+        self.note_pending(detach);
+    }
+
+    fn note_pending(&self, detach: DetachRequest) {
         self.pending_detaches.note(detach);
         self.vfs.signals().ask_for_pass();
     }
@@ -336,9 +316,7 @@ pub(in crate::agent) fn detach_request(
     vf_returned: bool,
 ) -> DetachRequest {
     let as_of_ns = nanoseconds_since_boot();
-    let (session_id, returned_device) = Default::default();
-    let cause = String::new();
-    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id, returned_device, cause }
+    DetachRequest { key, attachment_id, vf_returned, as_of_ns, ..DetachRequest::default() }
 }
 
 /// A Detach of everything that the DPU has for a key and its group members. It says nothing about the VF.
@@ -347,50 +325,36 @@ pub(in crate::agent) fn detach_request_by_key(key: &Key) -> DetachRequest {
 }
 
 /// Whether the DPU rejects the Detach as malformed, so that it cannot hold such an attachment.
-fn is_of_nothing(failure: &Failure) -> bool {
-    failure.reason == Reason::InvalidRequest
+fn is_of_nothing(key: &Key, failure: &Failure) -> bool {
+    let is_malformed = failure.reason == Reason::InvalidRequest;
+    if is_malformed {
+        tracing::warn!(%key, %failure, "the DPU rejects the detach; nothing is held");
+    }
+    is_malformed
 }
 
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
-    let AddRequest { key, pod, bandwidth, .. } = request.clone();
     AttachRequest {
         session_id: session_id.to_owned(),
-        key: Some(key.into()),
-        network: request.network.clone(),
-        pod: Some(pod),
-        device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
+        key: Some(request.key.clone().into()),
+        pod: Some(request.pod.clone()),
         offered: request.offered.as_ref().map(offer_message),
-        mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        addresses: request.addresses.clone(),
-        families: request.families.map(|IpFamilies { ipv4, ipv6 }| v1::IpFamilies { ipv4, ipv6 }),
-        bandwidth: Some(Bandwidth {
-            ingress_rate: bandwidth.ingress_rate,
-            ingress_burst: bandwidth.ingress_burst,
-            egress_rate: bandwidth.egress_rate,
-            egress_burst: bandwidth.egress_burst,
-            ..Bandwidth::default()
-        }),
         as_of_ns: nanoseconds_since_boot(),
-        port_mappings: request.port_mappings.clone(),
-        allowed_sources: request.allowed_sources.clone(),
         further_leases: request.further_leases.clone(),
+        ..request.interface.clone().into()
     }
 }
 
-/// Refuses an attachment that the pod could not run with.
+/// Refuses an attachment that the pod could not run with. Kubernetes uses the addresses of eth0 as the pod's: without
+/// any, the runtime recreates the pod endlessly.
 fn check_usable(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
-    if !is_pods_own(request) || !attachment.addresses.is_empty() {
+    let is_pods_own = !request.pod.name.is_empty() && request.key.interface_name == "eth0";
+    if !is_pods_own || !attachment.addresses.is_empty() {
         return Ok(());
     }
     let why = "eth0 of a Kubernetes pod needs an address, and the network gives none: name another network, or ask for an IP \
                family";
     Err(Failure::new(Reason::Unsupported, why))
-}
-
-/// Whether Kubernetes uses the interface's addresses as the pod's: without any, the runtime recreates the pod
-/// endlessly.
-fn is_pods_own(request: &AddRequest) -> bool {
-    !request.pod.name.is_empty() && request.key.interface_name == "eth0"
 }
 
 fn check_all(requests: &[AddRequest], attachments: &[Attachment]) -> Result<(), Failure> {

@@ -29,7 +29,6 @@ pub(super) const SILENCE: &str = "it does not answer heartbeats";
 pub(in crate::agent) struct Established {
     /// The session's id in `AttachRequest` and `DetachRequest`.
     pub id: String,
-    /// When the session began.
     pub since: Instant,
     client: WorkloadNetworkClient<Channel>,
     outbox: mpsc::Sender<HostMessage>,
@@ -44,21 +43,23 @@ pub(in crate::agent) struct Established {
 }
 
 impl Established {
-    /// A session with that id, connection and outbox.
     pub(super) fn new(
         id: String,
         client: WorkloadNetworkClient<Channel>,
         outbox: mpsc::Sender<HostMessage>,
+        networks: Networks,
     ) -> Self {
-        let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        let (networks, offers, unrecorded) = Default::default();
-        let since = Instant::now();
-        Self { id, since, client, outbox, overflow, silent, networks, offers, unrecorded }
-    }
-
-    /// Sets what the DPU reported of its networks.
-    pub(super) fn with_networks(self, networks: Networks) -> Self {
-        Self { networks: Mutex::new(networks), ..self }
+        Self {
+            id,
+            since: Instant::now(),
+            client,
+            outbox,
+            overflow: Notify::new(),
+            silent: CancellationToken::new(),
+            networks: Mutex::new(networks),
+            offers: Mutex::default(),
+            unrecorded: Mutex::default(),
+        }
     }
 
     /// The prefix that a network gives to interfaces without a requested name. `None`: none.
@@ -66,12 +67,10 @@ impl Established {
         self.networks.lock().interface_prefix(network).map(str::to_owned)
     }
 
-    /// Takes a changed network.
     pub(super) fn note_network(&self, changed: &v1::NetworkChanged) {
         self.networks.lock().note(changed);
     }
 
-    /// Takes the DPU's VF offers.
     pub(super) fn note_offers(&self, offers: v1::VfOffers) {
         self.offers.lock().note(offers);
     }
@@ -120,8 +119,6 @@ impl Established {
         self.offers.lock().close();
     }
 
-    /// A client on this session's connection.
-    #[must_use]
     pub(super) fn client(&self) -> WorkloadNetworkClient<Channel> {
         self.client.clone()
     }
@@ -182,7 +179,8 @@ mod tests {
     fn session() -> (Established, mpsc::Receiver<HostMessage>) {
         let (outbox, messages) = mpsc::channel(1);
         let channel = Endpoint::from_static("http://[::1]:1").connect_lazy();
-        (Established::new("1".into(), WorkloadNetworkClient::new(channel), outbox), messages)
+        let client = WorkloadNetworkClient::new(channel);
+        (Established::new("1".into(), client, outbox, Networks::default()), messages)
     }
 
     #[tokio::test]

@@ -5,7 +5,6 @@ use mtls::ConnectError;
 use offload_proto::{Failure, Reason};
 use tonic::{Code, Status};
 
-/// The DPU is unreachable.
 pub(super) fn lost(why: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::DpuUnreachable, format!("the DPU can't be reached: {why}"))
 }

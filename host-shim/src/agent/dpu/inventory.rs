@@ -12,7 +12,7 @@ use vf_alloc::{Device, PfId};
 
 use crate::{
     agent::vfs::{Cards, Host, HostLinks, Phase, Record, Vfs},
-    vf_source::{self, VfIdentity, Whereabouts},
+    vf_source::{self, OtherVf, VfIdentity, Whereabouts},
 };
 
 /// All VFs, by PF. `held`: VFs of ADDs in progress and of records.
@@ -58,12 +58,13 @@ fn holders(held: &Held) -> impl Iterator<Item = (Device, VfCondition)> {
     records.map(|record| (record.device().clone(), held.condition(record)))
 }
 
-/// The report of a VF.
-#[derive(Default)]
-struct VfReport {
-    condition: VfCondition,
-    netdev: String,
-    use_by_host: String,
+fn virtual_function(identity: &VfIdentity, condition: VfCondition) -> VirtualFunction {
+    VirtualFunction {
+        vf: identity.id.vf.into(),
+        device: identity.device.to_string(),
+        condition: condition.into(),
+        ..VirtualFunction::default()
+    }
 }
 
 /// All VFs, by PF: those in the host's namespace, of which `clean` are verified, and those that records hold elsewhere.
@@ -78,8 +79,8 @@ fn physical_functions(
     // The agent refuses answers of the DPU with impossible VFs, so that every record has a valid one.
     for record in &held.records {
         if let Ok(identity) = record.vf() {
-            let report = VfReport { condition: held.condition(record), ..VfReport::default() };
-            vfs.insert(identity.id, (identity, report));
+            let vf = virtual_function(&identity, held.condition(record));
+            vfs.insert(identity.id, (identity, vf));
         }
     }
     let claimed = held.claimed.iter().map(|device| (device.clone(), held.taken));
@@ -96,34 +97,28 @@ fn physical_functions(
             // Unavailable until it is restored or reset.
             (VfCondition::Missing, String::new())
         };
-        let report = VfReport { condition, netdev: link.name.clone(), use_by_host };
-        vfs.insert(identity.id, (identity.clone(), report));
+        let netdev = link.name.clone();
+        let vf = VirtualFunction { netdev, use_by_host, ..virtual_function(identity, condition) };
+        vfs.insert(identity.id, (identity.clone(), vf));
     }
     let at_home =
         host_vfs.iter().map(|(identity, _)| (identity.device.clone(), VfCondition::Clean));
     // The cards list all their VFs; these were handled above.
     known.extend(at_home);
-    for vf in cards.others(&|device| known.contains_key(device)) {
-        let (condition, use_by_host) = match vf.whereabouts {
+    for OtherVf { identity, whereabouts } in cards.others(&|device| known.contains_key(device)) {
+        let (condition, use_by_host) = match whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => (VfCondition::Clean, String::new()),
             Whereabouts::HandedOver(Handover::Open) => {
                 (VfCondition::InUse, vf_source::OPEN.to_owned())
             }
             Whereabouts::Elsewhere | Whereabouts::Unbound => (VfCondition::Missing, String::new()),
         };
-        let report = VfReport { condition, use_by_host, ..VfReport::default() };
-        vfs.insert(vf.identity.id, (vf.identity, report));
+        let vf = VirtualFunction { use_by_host, ..virtual_function(&identity, condition) };
+        vfs.insert(identity.id, (identity, vf));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
-    for (identity, report) in vfs.into_values() {
+    for (identity, vf) in vfs.into_values() {
         let PfId { controller, pf: number } = identity.id.pf;
-        let vf = VirtualFunction {
-            vf: identity.id.vf.into(),
-            device: identity.device.to_string(),
-            condition: report.condition.into(),
-            netdev: report.netdev,
-            use_by_host: report.use_by_host,
-        };
         match pfs.last_mut() {
             Some(pf) if (pf.controller, pf.pf) == (controller, number.into()) => pf.vfs.push(vf),
             _ => pfs.push(physical_function(cards, &identity, vf)),
@@ -132,7 +127,6 @@ fn physical_functions(
     pfs
 }
 
-/// Logs the VFs that the host itself uses.
 pub(super) fn log_uses(pfs: &[PhysicalFunction]) {
     for vf in pfs.iter().flat_map(|pf| &pf.vfs).filter(|vf| !vf.use_by_host.is_empty()) {
         tracing::info!(vf = vf.device, used_as = vf.use_by_host, "the host itself uses the VF");

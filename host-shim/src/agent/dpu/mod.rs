@@ -42,7 +42,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use offload_proto::{
     Failure,
-    v1::{Difference, FailedAdd, host_message},
+    v1::{FailedAdd, Finding, host_message},
 };
 
 use self::{
@@ -57,7 +57,6 @@ pub(super) use self::{
 };
 use super::{
     config::{Config, DpuSettings},
-    signals::Signals,
     vfs::Vfs,
 };
 
@@ -65,7 +64,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Dpu {
     config: Arc<Config>,
-    signals: Arc<Signals>,
+    vfs: Arc<Vfs>,
     /// Whether the DPU has accepted this host since the host's boot.
     acceptance: AcceptanceNote,
     session: Arc<Session>,
@@ -75,18 +74,16 @@ pub(super) struct Dpu {
 }
 
 impl Dpu {
-    /// Creates the DPU without a session.
     pub(super) fn new(config: Arc<Config>, boot_id: String, vfs: Arc<Vfs>) -> Self {
         let acceptance = AcceptanceNote::new(&config.state_dir, &boot_id);
         let session = Arc::new(Session::new(acceptance.is_noted()));
-        let signals = Arc::clone(vfs.signals());
         let reports = Arc::new(Reports::new(Arc::clone(&vfs), boot_id, Arc::clone(&session)));
-        let calls = Calls::new(config.timeouts, vfs, Arc::clone(&session), Arc::clone(&reports));
+        let (kept, reported) = (Arc::clone(&session), Arc::clone(&reports));
+        let calls = Calls::new(config.timeouts, Arc::clone(&vfs), kept, reported);
         let pod_findings = PodFindings::default();
-        Self { config, signals, acceptance, session, reports, calls, pod_findings }
+        Self { config, vfs, acceptance, session, reports, calls, pod_findings }
     }
 
-    /// The session with the DPU.
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
@@ -96,17 +93,14 @@ impl Dpu {
         &self.config.dpu
     }
 
-    /// The reports that the agent sends unasked.
     pub(super) fn reports(&self) -> &Reports {
         &self.reports
     }
 
-    /// The calls to the DPU.
     pub(super) fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// Problems of the host's pods.
     pub(super) fn pod_findings(&self) -> &PodFindings {
         &self.pod_findings
     }
@@ -115,13 +109,12 @@ impl Dpu {
     /// report.
     pub(super) fn report_pod_findings(&self) {
         let SessionState::Up(session) = self.session.state() else { return };
-        if let Some(news) = self.pod_findings.news(&session.id, self.reports.records()) {
+        if let Some(news) = self.pod_findings.news(&session.id, self.vfs.records()) {
             session.send(host_message::Message::PodFindings(news));
         }
     }
 
-    /// Reports all VFs of the kubelet that pods do not use.
-    pub(super) fn report_unused_vfs(&self, unused: Vec<Difference>) {
+    pub(super) fn report_unused_vfs(&self, unused: Vec<Finding>) {
         self.pod_findings.set_unused(unused);
         self.report_pod_findings();
     }
@@ -129,14 +122,14 @@ impl Dpu {
     /// Reports the agent's repairs to the DPU, forever. Without a session they wait for the next one.
     pub(super) async fn keep_repairs_reported(&self) -> Infallible {
         loop {
-            self.reports.repairs().noted().await;
+            self.vfs.repairs().noted().await;
             self.report_repairs();
         }
     }
 
     fn report_repairs(&self) {
         let send = |repaired| self.session.send(host_message::Message::Repaired(repaired));
-        self.reports.repairs().report(send);
+        self.vfs.repairs().report(send);
     }
 
     /// Reports an ADD that failed on this host. Without a session nothing is reported: the DPU shows the host as not
@@ -168,7 +161,7 @@ impl Dpu {
         self.acceptance.note();
         self.reports.report_waiting();
         self.report_repairs();
-        self.signals.inventory_changed();
+        self.vfs.signals().inventory_changed();
     }
 }
 

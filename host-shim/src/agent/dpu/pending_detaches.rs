@@ -18,7 +18,6 @@ impl PendingDetaches {
     /// again. The next session's hello covers what is not stored.
     const MOST: usize = 1000;
 
-    /// Stores a Detach for later.
     pub(super) fn note(&self, request: DetachRequest) {
         let key = request.key.clone().unwrap_or_default().into();
         let mut pending = self.0.lock();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use offload_proto::{
-    Finding,
-    v1::{self, Difference},
+    FindingCode,
+    v1::{self, Finding},
 };
 use parking_lot::Mutex;
 
@@ -14,15 +14,15 @@ use crate::agent::vfs::{Phase, Records};
 const REPORTED: usize = 64;
 
 /// The code of the finding for a VF that a pod does not use.
-const UNUSED: &str = Finding::KubeletVfUnused.as_str();
+const UNUSED: &str = FindingCode::KubeletVfUnused.as_str();
 
 /// The present findings. Each mutex guards one list; when two are locked, it is in the order of the fields.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct PodFindings {
     /// Findings of interfaces, by attachment id.
-    found: Mutex<BTreeMap<String, Difference>>,
+    found: Mutex<BTreeMap<String, Finding>>,
     /// Findings of VFs from the kubelet that pods do not use.
-    unused: Mutex<Vec<Difference>>,
+    unused: Mutex<Vec<Finding>>,
     /// Why the agent's configuration file is not in force: one sentence. Empty: it is in force.
     configuration: Mutex<String>,
     /// The last report to the DPU, and its session.
@@ -31,17 +31,16 @@ pub(in crate::agent) struct PodFindings {
 
 impl PodFindings {
     /// Records a problem of a pod; `found` has the attachment's id as subject.
-    pub(in crate::agent) fn note(&self, found: Difference) {
+    pub(in crate::agent) fn note(&self, found: Finding) {
         self.found.lock().insert(found.subject.clone(), found);
     }
 
-    /// Clears the problem of an attachment's pod.
     pub(in crate::agent) fn clear(&self, id: &str) {
         self.found.lock().remove(id);
     }
 
     /// Sets the VFs of the kubelet that pods do not use. The subject of each is an attachment of the pod.
-    pub(super) fn set_unused(&self, unused: Vec<Difference>) {
+    pub(super) fn set_unused(&self, unused: Vec<Finding>) {
         *self.unused.lock() = unused;
     }
 
@@ -56,21 +55,20 @@ impl PodFindings {
     }
 
     /// The findings of live attachments.
-    pub(in crate::agent) fn current(&self, records: &Records) -> Vec<Difference> {
+    pub(in crate::agent) fn current(&self, records: &Records) -> Vec<Finding> {
         let mut all = self.recorded(records);
         all.retain(|found| is_live(records, &found.subject));
         all
     }
 
-    /// The VFs of the kubelet that pods do not use.
-    pub(in crate::agent) fn unused(&self, records: &Records) -> Vec<Difference> {
+    pub(in crate::agent) fn unused(&self, records: &Records) -> Vec<Finding> {
         let mut unused = self.unused.lock().clone();
         unused.retain(|found| is_live(records, &found.subject));
         unused
     }
 
     /// The findings of recorded attachments, interfaces first. Others are removed.
-    fn recorded(&self, records: &Records) -> Vec<Difference> {
+    fn recorded(&self, records: &Records) -> Vec<Finding> {
         let is_recorded = |id: &str| records.by_id(id).is_some();
         let mut found = self.found.lock();
         found.retain(|id, _| is_recorded(id));
@@ -126,7 +124,7 @@ mod tests {
 
     fn findings_of(ids: impl Iterator<Item = String>) -> PodFindings {
         let findings = PodFindings::default();
-        ids.for_each(|id| findings.note(Finding::PodDiffers.of(id, "it differs")));
+        ids.for_each(|id| findings.note(FindingCode::PodDiffers.of(id, "it differs")));
         findings
     }
 
@@ -170,7 +168,7 @@ mod tests {
         let (vfs, _folder) = vfs();
         keep(vfs.records(), record("a", "c"));
         let findings = findings_of(["a".to_owned()].into_iter());
-        let unused = Finding::KubeletVfUnused.of("a", "it is unused");
+        let unused = FindingCode::KubeletVfUnused.of("a", "it is unused");
         findings.set_unused(vec![unused.clone()]);
         assert_eq!(findings.current(vfs.records()).len(), 2);
         findings.clear("a");
@@ -190,7 +188,7 @@ mod tests {
         let ids = || (0..100).map(|number| number.to_string());
         ids().for_each(|id| keep(vfs.records(), record(&id, &id)));
         let findings = findings_of(ids());
-        let unused = ids().take(7).map(|id| Finding::KubeletVfUnused.of(id, "it is unused"));
+        let unused = ids().take(7).map(|id| FindingCode::KubeletVfUnused.of(id, "it is unused"));
         findings.set_unused(unused.collect());
         let report = findings.news("s", vfs.records()).unwrap();
         assert_eq!((report.findings.len(), report.left_out), (REPORTED, 43));

@@ -19,8 +19,7 @@ use crate::{
     agent::{
         kill_points::KillPoint,
         pending::{Entered, Pending},
-        repairs::Repairs,
-        vfs::{HostLinks, Phase, Record, Records, Vfs},
+        vfs::{HostLinks, Phase, Record, Vfs},
     },
     protocol::Key,
 };
@@ -31,7 +30,6 @@ const CALM: Duration = Duration::from_millis(100);
 /// The longest time for which changes are gathered.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The reports of the sessions.
 #[derive(Debug)]
 pub(in crate::agent) struct Reports {
     vfs: Arc<Vfs>,
@@ -74,7 +72,6 @@ fn missing(pfs: &[PhysicalFunction]) -> HashSet<&str> {
 }
 
 impl Reports {
-    /// Creates the reports of a host in its current boot.
     pub(super) fn new(vfs: Arc<Vfs>, boot_id: String, session: Arc<Session>) -> Self {
         Self {
             vfs,
@@ -84,16 +81,6 @@ impl Reports {
             unreported: Mutex::default(),
             sent: Mutex::default(),
         }
-    }
-
-    /// The host's records.
-    pub(super) fn records(&self) -> &Records {
-        self.vfs.records()
-    }
-
-    /// The log of the agent's repairs.
-    pub(super) fn repairs(&self) -> &Repairs {
-        self.vfs.repairs()
     }
 
     /// Marks an Attach of the key as unanswered until the guard is dropped. Every hello lists the key, so that the DPU
@@ -107,7 +94,6 @@ impl Reports {
         self.pending.keys()
     }
 
-    /// The PFs of the last inventory that the DPU got.
     pub(in crate::agent) fn reported_pfs(&self) -> Vec<PhysicalFunction> {
         self.sent.lock().pfs.clone()
     }

@@ -44,20 +44,15 @@ const OUTBOX: usize = 256;
 /// How often the certificate files are checked for changes.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
 
-/// Whether there is a session with the DPU.
 #[derive(Clone, Debug)]
 pub(in crate::agent) enum SessionState {
-    /// There is a session.
     Up(Arc<Established>),
-    /// There is no session.
     Down {
         /// When the session was lost.
         since: Instant,
         /// Whether there was a session since the host's boot.
         was_up: bool,
-        /// The state of the agent's first attempt.
         first_attempt: FirstAttempt,
-        /// Why the last attempt failed.
         failure: Failure,
     },
 }
@@ -71,7 +66,6 @@ pub(in crate::agent) enum FirstAttempt {
     Over,
 }
 
-/// Keeps the session with the DPU.
 #[derive(Debug)]
 pub(in crate::agent) struct Session {
     state: watch::Sender<SessionState>,
@@ -94,7 +88,6 @@ impl Session {
         }
     }
 
-    /// Whether there is a session now.
     #[must_use]
     pub(in crate::agent) fn state(&self) -> SessionState {
         self.state.borrow().clone()
@@ -165,7 +158,7 @@ impl Session {
         let mut warned = Warned::default();
         loop {
             match self.hold_one(config, hello, on_message, renewal.take()).await {
-                Ended::BeforeHelloReply(failure) => {
+                Err(failure) => {
                     backoff = (backoff * 2).min(LONGEST_BACKOFF);
                     let reason = failure.reason;
                     if warned.is_new(reason) {
@@ -175,14 +168,14 @@ impl Session {
                     }
                     self.went_down(failure, Instant::now());
                 }
-                Ended::AfterHelloReply(Loss { failure, since, backoff: first }) => {
+                Ok(Ended::Lost(Loss { failure, since, backoff: first })) => {
                     backoff = first;
                     warned = Warned::default();
                     let reason = failure.reason;
                     tracing::warn!(%reason, %failure, "the session with the DPU ended");
                     self.went_down(failure, since);
                 }
-                Ended::Renewed(next) => {
+                Ok(Ended::Renewed(next)) => {
                     tracing::info!("the session continues with renewed certificates");
                     warned = Warned::default();
                     // Calls that start from here on are not in the next hello, and wait for its session.
@@ -215,26 +208,21 @@ impl Session {
     }
 
     /// Opens a session and keeps it until it ends.
+    ///
+    /// # Errors
+    /// Why no session was opened.
     async fn hold_one(
         &self,
         config: &Config,
         hello: &impl AsyncFn() -> Result<Hello, Failure>,
         on_message: &impl Fn(FromDpu),
         renewal: Option<Box<NextConnection>>,
-    ) -> Ended {
+    ) -> Result<Ended, Failure> {
         let limit = config.timeouts.connect();
-        let connector = match self.connector(config) {
-            Ok(connector) => connector,
-            Err(failure) => return Ended::BeforeHelloReply(failure),
-        };
-        let opened = match timeout(limit, open(connector, renewal, hello)).await {
-            Ok(opened) => opened,
-            Err(_) => Err(lost(format!("it did not answer within {limit:?}"))),
-        };
-        let (session, mut inbox, period) = match opened {
-            Ok(opened) => opened,
-            Err(failure) => return Ended::BeforeHelloReply(failure),
-        };
+        let connector = self.connector(config)?;
+        let opened = timeout(limit, open(connector, renewal, hello)).await;
+        let late = |_| lost(format!("it did not answer within {limit:?}"));
+        let (session, mut inbox, period) = opened.map_err(late)??;
         let session = Arc::new(session);
         // Published before the callback, which sends waiting reports in this session.
         self.state.send_replace(SessionState::Up(Arc::clone(&session)));
@@ -245,11 +233,12 @@ impl Session {
         };
         // Before the next hello lists the VFs in use.
         session.close_offers();
-        let channel = match ended {
-            Ok(channel) => channel,
-            Err(loss) => return Ended::AfterHelloReply(loss),
-        };
-        Ended::Renewed(Box::new(NextConnection { channel, session, _inbox: inbox }))
+        Ok(match ended {
+            Ok(channel) => {
+                Ended::Renewed(Box::new(NextConnection { channel, session, _inbox: inbox }))
+            }
+            Err(loss) => Ended::Lost(loss),
+        })
     }
 
     /// The agent's certificate. `None`: not read yet.
@@ -323,7 +312,7 @@ async fn open(
         pools: reply.network_pools,
         default: reply.default_network,
     };
-    let session = Established::new(reply.session_id, client, outbox).with_networks(networks);
+    let session = Established::new(reply.session_id, client, outbox, networks);
     Ok((session, inbox, period))
 }
 
@@ -340,8 +329,7 @@ impl Warned {
 }
 
 enum Ended {
-    BeforeHelloReply(Failure),
-    AfterHelloReply(Loss),
+    Lost(Loss),
     Renewed(Box<NextConnection>),
 }
 

@@ -16,7 +16,6 @@ pub(super) struct VfOffers {
     is_closed: bool,
 }
 
-/// An offered VF.
 #[derive(Debug)]
 struct OpenOffer {
     offer: VfOffer,
@@ -35,7 +34,6 @@ impl From<v1::OfferedVf> for OpenOffer {
 }
 
 impl VfOffers {
-    /// Adds offers of the DPU.
     pub(super) fn note(&mut self, offers: v1::VfOffers) {
         if self.is_closed {
             return;
@@ -88,7 +86,6 @@ impl VfOffers {
         in_pool.into_iter().map(|(place, ..)| place).collect()
     }
 
-    /// The offered VFs.
     pub(super) fn devices(&self) -> Vec<Device> {
         self.vfs.iter().map(|vf| vf.offer.device.clone()).collect()
     }
@@ -99,7 +96,6 @@ impl VfOffers {
     }
 }
 
-/// The DPU's form of a VF offer.
 pub(super) fn offer_message(offer: &VfOffer) -> v1::VfOffer {
     v1::VfOffer { device: offer.device.to_string(), number: offer.number }
 }

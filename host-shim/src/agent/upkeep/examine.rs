@@ -8,8 +8,8 @@ use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
 use mtls::ExpiryWarning;
 use offload_proto::{
-    Failure, Finding, MESSAGE_LIMIT,
-    v1::{Difference, Examination, Examine, ExaminedVf, VfPlace, host_message},
+    Failure, FindingCode, MESSAGE_LIMIT,
+    v1::{Examination, Examine, ExaminedVf, Finding, VfPlace, host_message},
 };
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 use vf_alloc::Device;
@@ -23,7 +23,7 @@ use crate::{
     },
     vf_source::VfIdentity,
 };
-use found::{Findings, found_at_home, found_in, found_of_record, found_without_netdev, under_way};
+use found::{Examined, found_at_home, found_in, found_of_record, found_without_netdev, under_way};
 
 /// Examinations at the same time: one that is made, and one that waits, as of a next session.
 const EXAMINATIONS: usize = 2;
@@ -106,17 +106,17 @@ impl Examiner {
         };
         let repairs = self.vfs().repairs().all();
         match self.look_at_all().await {
-            Ok(mut findings) => {
-                findings.differences.extend(self.certificate_findings());
-                findings.differences.extend(self.host_ports.differences());
-                findings.differences.extend(self.doors.delegates.differences());
+            Ok(mut examined) => {
+                examined.findings.extend(self.certificate_findings());
+                examined.findings.extend(self.host_ports.findings());
+                examined.findings.extend(self.doors.delegates.findings());
                 let unused = self.doors.dpu.pod_findings().unused(self.vfs().records());
-                findings.differences.extend(unused);
-                findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
-                let vfs = findings.vfs.into_values().collect();
-                let differences = findings.differences;
+                examined.findings.extend(unused);
+                examined.findings.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
+                let vfs = examined.vfs.into_values().collect();
+                let findings = examined.findings;
                 let found =
-                    Examination { request_id, vfs, differences, repairs, ..Examination::default() };
+                    Examination { request_id, vfs, findings, repairs, ..Examination::default() };
                 bounds::fit(found, MESSAGE_LIMIT)
             }
             Err(failure) => {
@@ -130,15 +130,18 @@ impl Examiner {
     }
 
     /// That the agent's certificate expires, or that its replacement is refused.
-    fn certificate_findings(&self) -> impl Iterator<Item = Difference> + use<> {
+    fn certificate_findings(&self) -> impl Iterator<Item = Finding> + use<> {
         let session = self.doors.dpu.session();
         let expiring = session.certificate_expiring(self.warning.ahead());
         let problem = session.certificate_problem();
         let refused = problem.filter(|problem| expiring.as_ref() != Some(problem));
         let advice = "see the agent's log".to_owned();
         let refused = refused
-            .map(|problem| Difference { advice, ..Finding::ServiceProblem.of(AGENT, problem) });
-        expiring.map(|told| Finding::CertificateExpires.of(AGENT, told)).into_iter().chain(refused)
+            .map(|problem| Finding { advice, ..FindingCode::ServiceProblem.of(AGENT, problem) });
+        expiring
+            .map(|told| FindingCode::CertificateExpires.of(AGENT, told))
+            .into_iter()
+            .chain(refused)
     }
 
     /// Repairs what can be repaired, and tells by subject what could not be.
@@ -199,56 +202,56 @@ impl Examiner {
         self.vfs().inspect(record, netns, None).await
     }
 
-    async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {
+    async fn look_at_all(self: &Arc<Self>) -> Result<Examined, Failure> {
         let examiner = Arc::clone(self);
-        let (mut findings, free) =
+        let (mut examined, free) =
             self.vfs().host().listed(move || examiner.look_without_records()).await?;
-        findings.differences.extend(self.differences_of_free(free).await?);
+        examined.findings.extend(self.findings_of_free(free).await?);
         for record in self.vfs().records().all() {
-            let looked = timeout(TIMEOUT, self.look_at_record(&record, &findings)).await;
-            let (vf, differences) = match looked {
+            let looked = timeout(TIMEOUT, self.look_at_record(&record, &examined)).await;
+            let (vf, findings) = match looked {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
                 // An attachment that another task works on is neither right nor wrong.
                 Err(_) => (under_way(&record), None),
             };
-            findings.vfs.insert(record.device().clone(), vf);
-            findings.differences.extend(differences);
+            examined.vfs.insert(record.device().clone(), vf);
+            examined.findings.extend(findings);
         }
         let examiner = Arc::clone(self);
-        self.vfs().host().listed(move || examiner.look_for_arrivals(findings)).await
+        self.vfs().host().listed(move || examiner.look_for_arrivals(examined)).await
     }
 
     /// Looks in the host's namespace again: a VF that returned since, for example from an ended pod, was seen nowhere
     /// or at its old place.
-    fn look_for_arrivals(&self, mut findings: Findings) -> Result<Findings, netlink::Error> {
+    fn look_for_arrivals(&self, mut examined: Examined) -> Result<Examined, netlink::Error> {
         let present = self.vfs().host().links()?;
         let is_recorded = |device: &Device| self.vfs().records().by_device(device).is_some();
         for (vf, link) in self.vfs().host().cards().vfs(&present.links) {
-            let found = findings.vfs.get(&vf.device);
+            let found = examined.vfs.get(&vf.device);
             let was_here = found.is_some_and(|found| found.place() == VfPlace::Host);
             if !was_here && !is_recorded(&vf.device) {
-                findings.insert(found_at_home(&vf, link, &present));
+                examined.insert(found_at_home(&vf, link, &present));
             }
         }
         let is_away = |device: &Device| {
             !self.vfs().host().cards().is_among(device, &present.links) && !is_recorded(device)
         };
-        let away = mem::take(&mut findings.away).into_iter();
+        let away = mem::take(&mut examined.away).into_iter();
         let still_away = away.filter(|(device, _)| is_away(device));
-        findings.differences.extend(still_away.map(|(_, difference)| difference));
-        Ok(findings)
+        examined.findings.extend(still_away.map(|(_, finding)| finding));
+        Ok(examined)
     }
 
     /// The VFs without a record, and the places of VFs that are not in their pods. Also returns the free VFs with their
     /// links' indices.
-    fn look_without_records(&self) -> Result<(Findings, Vec<(VfIdentity, u32)>), netlink::Error> {
+    fn look_without_records(&self) -> Result<(Examined, Vec<(VfIdentity, u32)>), netlink::Error> {
         let present = self.vfs().host().links()?;
         self.vfs().cleanliness().learn_originals(&present);
-        let mut findings = Findings::default();
+        let mut examined = Examined::default();
         let mut free = Vec::new();
         for (vf, link) in self.vfs().host().cards().vfs(&present.links) {
-            findings.insert(found_at_home(&vf, link, &present));
+            examined.insert(found_at_home(&vf, link, &present));
             if self.vfs().host().is_free(&vf, link, &present) {
                 free.push((vf, link.index));
             }
@@ -257,27 +260,27 @@ impl Examiner {
             let netns = path.display().to_string();
             if self.vfs().records().by_device(&vf.device).is_none() {
                 let message = format!("it is in the network namespace {netns} as {}", link.name);
-                let told = Finding::VfElsewhere.of(vf.id.to_string(), message);
-                findings.away.push((vf.device.clone(), told));
+                let told = FindingCode::VfElsewhere.of(vf.id.to_string(), message);
+                examined.away.push((vf.device.clone(), told));
             }
-            findings.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
+            examined.insert(ExaminedVf { netns, ..found_in(&vf, VfPlace::Elsewhere, &link.name) });
         }
         let is_known = |device: &Device| {
-            findings.vfs.contains_key(device) || self.vfs().records().by_device(device).is_some()
+            examined.vfs.contains_key(device) || self.vfs().records().by_device(device).is_some()
         };
         for other in self.vfs().host().cards().others(&is_known) {
             let told = told::difference_of_other(&other);
-            findings.away.extend(told.map(|told| (other.identity.device.clone(), told)));
-            findings.insert(found_without_netdev(&other));
+            examined.away.extend(told.map(|told| (other.identity.device.clone(), told)));
+            examined.insert(found_without_netdev(&other));
         }
-        Ok((findings, free))
+        Ok((examined, free))
     }
 
-    /// The differences of free VFs from their baselines. A VF that was being restored or allocated is looked at again.
-    async fn differences_of_free(
+    /// The findings of free VFs from their baselines. A VF that was being restored or allocated is looked at again.
+    async fn findings_of_free(
         self: &Arc<Self>,
         mut free: Vec<(VfIdentity, u32)>,
-    ) -> Result<Vec<Difference>, Failure> {
+    ) -> Result<Vec<Finding>, Failure> {
         let found = self.differing_among(&free).await?;
         if found.is_empty() {
             return Ok(Vec::new());
@@ -285,7 +288,7 @@ impl Examiner {
         let examiner = Arc::clone(self);
         free = self.vfs().host().listed(move || examiner.free_among(&found)).await?;
         let found = self.differing_among(&free).await?.into_iter();
-        Ok(found.map(|(vf, what)| Finding::VfDiffers.of(vf.id.to_string(), what)).collect())
+        Ok(found.map(|(vf, what)| FindingCode::VfDiffers.of(vf.id.to_string(), what)).collect())
     }
 
     /// Those of free VFs that are not as they were, each with what is not.
@@ -320,8 +323,8 @@ impl Examiner {
     async fn look_at_record(
         self: &Arc<Self>,
         record: &Record,
-        findings: &Findings,
-    ) -> Option<(ExaminedVf, Option<Difference>)> {
+        examined: &Examined,
+    ) -> Option<(ExaminedVf, Option<Finding>)> {
         let _key = self.vfs().keys().lock(&record.key()).await;
         let record = self.vfs().records().by_id(record.id())?;
         if record.phase == Phase::Attaching {
@@ -332,23 +335,23 @@ impl Examiner {
             let (host, record) = (Arc::clone(self.vfs().host()), Arc::clone(&record));
             self.vfs().host().look(move || host.is_in_netns_of_pod(&record)).await.ok()?
         };
-        let vf = found_of_record(&record, is_in_pod, findings);
+        let vf = found_of_record(&record, is_in_pod, examined);
         if record.phase == Phase::Releasing {
             let differing = self.vfs().cleanliness().known_differences(record.device()).join("; ");
             let pending = told::release_pending(&record, &vf, &differing);
             return Some((vf, Some(pending)));
         }
-        let difference = match self.difference_of(&record).await {
+        let finding = match self.difference_of(&record).await {
             _ if !is_in_pod => Some(told::vf_missing(&record, &vf)),
             Ok(what) => what.map(|what| told::pod_differs(&record, &what)),
             Err(failure) => Some(told::pod_differs(&record, &failure.message)),
         };
-        Some((vf, difference))
+        Some((vf, finding))
     }
 }
 
 /// Adds the reason of a failed repair to the finding.
-fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
+fn note_obstacle(found: &mut Finding, obstacles: &Obstacles) {
     if let Some(why) = obstacles.get(&found.subject) {
         found.set_not_repaired(why);
     }
@@ -356,7 +359,7 @@ fn note_obstacle(found: &mut Difference, obstacles: &Obstacles) {
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::v1::DifferenceState;
+    use offload_proto::v1::FindingState;
     use test_clock::within;
 
     use super::*;
@@ -404,10 +407,7 @@ mod tests {
         let vf = &found.vfs[0];
         let of_record = (vf.attachment_id.as_str(), vf.mac.as_str());
         assert_eq!((vf.place(), of_record), (VfPlace::Nowhere, ("a", "02:00:00:00:00:07")));
-        assert_eq!(
-            (found.differences[0].code.as_str(), found.differences.len()),
-            ("POD_VF_MISSING", 1)
-        );
+        assert_eq!((found.findings[0].code.as_str(), found.findings.len()), ("POD_VF_MISSING", 1));
     }
 
     #[test]
@@ -416,22 +416,23 @@ mod tests {
             VfIdentity { id: "c1pf0vf2".parse().unwrap(), device: "0000:03:00.4".into() };
         let told = |whereabouts| {
             let other = OtherVf { identity: identity.clone(), whereabouts };
-            let difference =
+            let finding =
                 told::difference_of_other(&other).map(|found| (found.code, found.subject));
-            (found_without_netdev(&other).place(), difference)
+            (found_without_netdev(&other).place(), finding)
         };
-        let found = |finding: Finding| Some((finding.as_str().to_owned(), "c1pf0vf2".to_owned()));
-        assert_eq!(told(Whereabouts::Unbound), (VfPlace::Unbound, found(Finding::VfUnbound)));
+        let found =
+            |finding: FindingCode| Some((finding.as_str().to_owned(), "c1pf0vf2".to_owned()));
+        assert_eq!(told(Whereabouts::Unbound), (VfPlace::Unbound, found(FindingCode::VfUnbound)));
         assert_eq!(told(Whereabouts::HandedOver(Handover::Open)), (VfPlace::HandedOver, None));
-        assert_eq!(told(Whereabouts::Elsewhere), (VfPlace::Nowhere, found(Finding::VfNowhere)));
+        assert_eq!(told(Whereabouts::Elsewhere), (VfPlace::Nowhere, found(FindingCode::VfNowhere)));
     }
 
     #[test]
     fn failed_repair_is_reported_with_reason() {
-        let mut found = Finding::VfElsewhere.of("pf0vf1", "it is away");
+        let mut found = FindingCode::VfElsewhere.of("pf0vf1", "it is away");
         let obstacles = Obstacles::from([("pf0vf1".to_owned(), "busy".to_owned())]);
         note_obstacle(&mut found, &obstacles);
-        assert_eq!((found.state(), found.why.as_str()), (DifferenceState::NotRepaired, "busy"));
+        assert_eq!((found.state(), found.why.as_str()), (FindingState::NotRepaired, "busy"));
     }
 
     #[tokio::test]

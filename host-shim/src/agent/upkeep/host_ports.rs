@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Instant};
 
 use netlink::{Error, Link};
-use offload_proto::{Failure, Finding, Reason, v1::Difference};
+use offload_proto::{Failure, FindingCode, Reason, v1::Finding};
 use parking_lot::Mutex;
 
 use crate::{
@@ -156,9 +156,9 @@ impl HostPorts {
     }
 
     /// The host ports that are not in place, and why.
-    pub(super) fn differences(&self) -> Vec<Difference> {
+    pub(super) fn findings(&self) -> Vec<Finding> {
         let obstacles = self.obstacles.lock();
-        let told = |(name, why): (&String, &String)| Finding::HostPortMissing.of(name, why);
+        let told = |(name, why): (&String, &String)| FindingCode::HostPortMissing.of(name, why);
         obstacles.iter().map(told).collect()
     }
 

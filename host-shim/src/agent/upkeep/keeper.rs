@@ -9,7 +9,7 @@ use std::{
 
 use offload_proto::{
     Failure,
-    v1::{Difference, ExaminedVf},
+    v1::{ExaminedVf, Finding},
 };
 use parking_lot::Mutex;
 
@@ -174,7 +174,7 @@ impl Keeper {
     }
 
     /// Has the DPU know what is wrong with a pod, from the end of the pass on.
-    fn note(&self, found: Difference) {
+    fn note(&self, found: Finding) {
         self.doors.dpu.pod_findings().note(found);
     }
 

@@ -35,9 +35,9 @@ impl Taken {
         };
         let mut have_all = true;
         for request in requests.iter_mut().filter(has_none) {
-            let found = match &request.device {
+            let found = match &request.interface.device {
                 Some(chosen) => session.take_chosen(chosen, claim),
-                None => session.take_of_network(&request.network, claim),
+                None => session.take_of_network(&request.interface.network, claim),
             };
             request.offered = found.as_ref().map(|(offer, _)| offer.clone());
             have_all &= found.is_some();
@@ -71,7 +71,7 @@ pub(super) fn guesses(doors: &Doors, requests: &[AddRequest], netns: NetnsId) ->
     }
     let guess = |request: &AddRequest| {
         let offer = request.offered.clone()?;
-        let is_given = !doors.refusing.is_refusing(&request.network);
+        let is_given = !doors.refusing.is_refusing(&request.interface.network);
         is_given.then(|| Guess { request: request.clone(), offer })
     };
     requests.iter().filter_map(guess).collect()

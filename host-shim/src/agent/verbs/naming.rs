@@ -45,7 +45,7 @@ fn names(
         });
     }
     for one in unnamed {
-        if let (Some(place), Some(prefix)) = (one.place, prefix(&one.network)) {
+        if let (Some(place), Some(prefix)) = (one.place, prefix(&one.interface.network)) {
             one.interface_name = format!("{prefix}{place}");
         }
     }
@@ -61,7 +61,7 @@ fn is_of_place(one: &FurtherInterface, network: &str, name: &str) -> bool {
 }
 
 fn is_of_network(one: &FurtherInterface, network: &str, _: &str) -> bool {
-    one.network == network
+    one.interface.network == network
 }
 
 /// Refuses two interfaces of one name.
@@ -82,12 +82,15 @@ pub(super) fn check_distinct(lead: &Key, names: &[String]) -> Result<(), Failure
 
 #[cfg(test)]
 mod tests {
+    use model::InterfaceRequest;
+
     use super::*;
     use crate::agent::vfs::record;
 
     fn of(place: Option<u32>, name: &str, network: &str) -> FurtherInterface {
-        let (interface_name, network) = (name.into(), network.into());
-        FurtherInterface { interface_name, place, network, ..FurtherInterface::default() }
+        let interface = InterfaceRequest { network: network.into(), ..Default::default() };
+        let interface_name = name.into();
+        FurtherInterface { interface_name, place, interface, ..FurtherInterface::default() }
     }
 
     fn there(name: &str, network: &str) -> Arc<Record> {

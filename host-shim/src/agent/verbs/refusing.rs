@@ -24,12 +24,16 @@ impl Refusing {
     pub(super) fn note(&self, requests: &[AddRequest], failure: Option<&Failure>) {
         let mut refusing = self.0.lock();
         match (failure, requests) {
-            (None, _) => requests.iter().for_each(|request| _ = refusing.remove(&request.network)),
+            (None, _) => {
+                for request in requests {
+                    refusing.remove(&request.interface.network);
+                }
+            }
             (Some(failure), [request]) if is_of_network(failure.reason) => {
                 if refusing.len() >= Self::MOST {
                     refusing.clear();
                 }
-                refusing.insert(request.network.clone());
+                refusing.insert(request.interface.network.clone());
             }
             // Of several networks the refusal does not say which one it is about.
             (Some(_), _) => {}

@@ -299,7 +299,7 @@ impl Records {
         let (index, outlived) = Index::of(records);
         if !outlived.is_empty() {
             let deletions = outlived.iter().map(|guess| Change::delete(TABLE, guess.id()));
-            journal.commit_lazily(deletions.collect());
+            drop(journal.commit(deletions.collect()));
         }
         Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
@@ -332,7 +332,7 @@ impl Records {
     /// Removes a record without waiting for the disk. If it reappears after a crash, releasing it again is harmless;
     /// [`Self::open`] removes outdated speculative records.
     pub(super) fn remove(&self, id: &str) {
-        self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
+        drop(self.journal.commit(vec![Change::delete(TABLE, id)]));
         self.lock().remove(id);
         self.broken.lock().remove(id);
     }

@@ -17,7 +17,6 @@ use tonic::transport::Server;
 use super::Workloads;
 use crate::agent::authority::with_valid_authority;
 
-/// Accepts connections for the service.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Connections {
     tasks: TaskTracker,

@@ -48,7 +48,6 @@ use crate::{
 /// The name prefix of a first interface that neither caller nor network names.
 const FIRST_PREFIX: &str = "eth";
 
-/// Serves workloads.
 #[derive(Clone, Debug)]
 pub(super) struct Workloads {
     doors: Doors,
@@ -115,7 +114,7 @@ impl Workloads {
             None => {
                 let reconnect = self.doors.timeouts.reconnect();
                 let session = self.doors.dpu.session().current(reconnect).await?;
-                let prefix = session.interface_prefix(&request.network);
+                let prefix = session.interface_prefix(&request.interface.network);
                 format!("{}0", prefix.as_deref().unwrap_or(FIRST_PREFIX))
             }
         };

@@ -122,7 +122,7 @@ mod tests {
     fn attach_becomes_an_add_of_the_network() {
         let add = add(asked("3f1c", "/run/netns/a", "eth0"), "blue").unwrap();
         assert_eq!(add.key.to_string(), "3f1c/eth0");
-        assert_eq!((add.netns.as_str(), add.network.as_str()), ("/run/netns/a", "blue"));
+        assert_eq!((add.netns.as_str(), add.interface.network.as_str()), ("/run/netns/a", "blue"));
         assert_eq!(add.configuration, "");
     }
 

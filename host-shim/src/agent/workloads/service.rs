@@ -26,7 +26,11 @@ impl WorkloadNetworking for Workloads {
     ) -> Result<Response<AttachResponse>, Status> {
         let asked = request.into_inner();
         let attach = async move |workloads: Self, caller: Arc<Caller>| {
-            workloads.serve_attach(asked, &caller).await
+            let attached = match request::add(asked, &workloads.network) {
+                Ok(request) => workloads.attach_once(request, &caller).await,
+                Err(failure) => Err(failure),
+            };
+            attached.err().map(refused)
         };
         let attachments =
             self.dispatch(Verb::Add, attach).await.map_err(with_details_in_message)?;
@@ -58,15 +62,6 @@ impl WorkloadNetworking for Workloads {
 }
 
 impl Workloads {
-    /// Serves an Attach. `None`: the caller was answered.
-    async fn serve_attach(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Option<Answer> {
-        let attached = match request::add(asked, &self.network) {
-            Ok(request) => self.attach_once(request, caller).await,
-            Err(failure) => Err(failure),
-        };
-        attached.err().map(refused)
-    }
-
     async fn serve_detach(&self, asked: DetachRequest) -> Answer {
         let workload = match request::workload(&asked.workload_id) {
             Ok(workload) => workload.to_owned(),

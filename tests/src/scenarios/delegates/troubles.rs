@@ -220,7 +220,7 @@ pub fn foreign_interfaces_are_deleted_without_their_files(settings: &Settings) {
 fn left(lab: &Lab) -> Option<String> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let mut differences = found["differences"].as_array().unwrap().iter();
+    let mut differences = found["findings"].as_array().unwrap().iter();
     let left = differences.find(|difference| difference["code"] == "DELEGATE_LEFT")?;
     Some(left["message"].as_str().unwrap().to_owned())
 }

@@ -60,20 +60,20 @@ fn vf_without_driver_is_named_and_fixed() {
     lab.card.keep_for(1, "nonesuch");
     lab.card.unbind(1);
     let unrepaired = lab.doctor(&["--fix"], "VF_UNBOUND");
-    assert_eq!(unrepaired["state"], "DIFFERENCE_STATE_NOT_REPAIRED");
+    assert_eq!(unrepaired["state"], "FINDING_STATE_NOT_REPAIRED");
     let why = unrepaired["why"].as_str().unwrap();
     assert!(why.starts_with("driver nonesuch, "), "{why}");
     assert!(!unrepaired["advice"].as_str().unwrap().contains("--fix"), "{unrepaired}");
     lab.card.keep_for(1, "\n");
-    assert_eq!(lab.doctor(&[], "VF_UNBOUND")["state"], "DIFFERENCE_STATE_FOUND");
-    assert_eq!(lab.doctor(&["--fix"], "VF_UNBOUND")["state"], "DIFFERENCE_STATE_REPAIRED");
+    assert_eq!(lab.doctor(&[], "VF_UNBOUND")["state"], "FINDING_STATE_FOUND");
+    assert_eq!(lab.doctor(&["--fix"], "VF_UNBOUND")["state"], "FINDING_STATE_REPAIRED");
     lab.assert_becomes(&before);
     lab.wait_for_free(2);
 
     let pod = Netns::new("pod");
     let Attached { vf, mac, .. } = lab.add("blue", &pod);
     lab.card.unbind(vf);
-    assert_eq!(lab.doctor(&["--fix"], "POD_VF_MISSING")["state"], "DIFFERENCE_STATE_REPAIRED");
+    assert_eq!(lab.doctor(&["--fix"], "POD_VF_MISSING")["state"], "FINDING_STATE_REPAIRED");
     let expected = Vf { name: "net1".into(), mac, mtu: 1400, is_up: true };
     assert_eq!(lab.vf_in(&pod, vf), Some(expected));
     lab.assert_invariants(&clean);

@@ -154,7 +154,7 @@ impl Lab {
         let all = [&["doctor", "-o", "json", "--timeout", "60"], arguments].concat();
         let reported = self.operator().dpuctl(&all).stdout;
         let diagnosis: Value = serde_json::from_slice(&reported).unwrap();
-        let mut found = diagnosis["differences"].as_array().unwrap().iter();
+        let mut found = diagnosis["findings"].as_array().unwrap().iter();
         let found = found.find(|found| found["code"] == code);
         found.unwrap_or_else(|| panic!("no {code} in {diagnosis:#}")).clone()
     }

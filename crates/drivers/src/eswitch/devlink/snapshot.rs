@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Flavour, Link, Rate, RateSubject};
+use netlink::{Devlink, DevlinkDevice, DevlinkPort, EswitchMode, Link, PortVf, Rate, RateSubject};
 use vf_alloc::{FunctionId, PfId};
 
 use super::{
@@ -54,8 +54,8 @@ impl FoundPort {
         Self {
             device: port.device.clone(),
             port: port.index,
-            link: port.netdev.as_ref().map(|netdev| netdev.index),
-            takes_mac: port.function.is_some_and(|function| function.mac.is_some()),
+            link: port.link,
+            takes_mac: port.mac.is_some(),
             takes_rate: leaf.is_some(),
             has_refused_rate: false,
             is_rated: leaf.is_some_and(is_rated),
@@ -275,12 +275,8 @@ fn empty_nodes<'a>(rates: &'a [Rate]) -> Vec<(DevlinkDevice, String)> {
 
 /// The VF behind a port. `None`: the port is not a VF's.
 pub(super) fn vf_of(port: &DevlinkPort) -> Option<FunctionId> {
-    match port.flavour {
-        Flavour::PciVf { controller, pf, vf } => {
-            Some(FunctionId { pf: PfId { controller, pf }, vf })
-        }
-        _ => None,
-    }
+    let PortVf { controller, pf, vf } = port.vf?;
+    Some(FunctionId { pf: PfId { controller, pf }, vf })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use netlink::{Devlink, DevlinkDevice, Error, Rate, RateChange, RateSubject};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::driver::Ability;
 use model::{PortSettings, TotalRate};
@@ -141,7 +141,7 @@ impl Trees {
             }
             made => made?,
         }
-        self.totals().insert((device.clone(), node.name.clone()), node.rate);
+        self.totals.lock().insert((device.clone(), node.name.clone()), node.rate);
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Trees {
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}
         }
-        self.totals().remove(&(device.clone(), node.to_owned()));
+        self.totals.lock().remove(&(device.clone(), node.to_owned()));
         Ok(())
     }
 
@@ -184,14 +184,10 @@ impl Trees {
 
     /// After a restart the latest programmed attachment is unknown, so any limit on the node counts as right.
     fn is_right(&self, device: &DevlinkDevice, node: &Node, rate: u64) -> bool {
-        match self.totals().get(&(device.clone(), node.name.clone())) {
+        match self.totals.lock().get(&(device.clone(), node.name.clone())) {
             Some(last) => rate == *last,
             None => rate != 0,
         }
-    }
-
-    fn totals(&self) -> MutexGuard<'_, BTreeMap<(DevlinkDevice, String), u64>> {
-        self.totals.lock()
     }
 }
 

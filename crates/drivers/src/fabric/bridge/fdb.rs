@@ -7,25 +7,12 @@ use netlink::{BridgePort, Error, FdbEntry, MacAddress, Request, Rtnl};
 
 use crate::{driver::Reading, eswitch::Representor};
 
-/// A port with a static entry: it does not learn, and the bridge floods no unknown unicast to it. The port is not
-/// `locked`: that would drop nothing that the guard lets pass, and cards refuse the flag when they offload bridges
-/// (mlx5 accepts only flags for learning and flooding: drivers/net/ethernet/mellanox/mlx5/core/en/rep/bridge.c).
-const STATIC: BridgePort = port_settings(true);
-
-/// A port with the kernel's defaults.
-const LEARNING: BridgePort = port_settings(false);
-
-const fn port_settings(is_static: bool) -> BridgePort {
-    BridgePort {
-        learning: Some(!is_static),
-        locked: None,
-        isolated: None,
-        unicast_flood: Some(!is_static),
-        multicast_flood: None,
-        broadcast_flood: None,
-        hairpin: None,
-        proxy_arp: None,
-    }
+/// The settings of a port that learns, as by the kernel's default, or has a static entry. With one it does not learn,
+/// and the bridge floods no unknown unicast to it. The port is not `locked`: that would drop nothing that the guard lets
+/// pass, and cards refuse the flag when they offload bridges (mlx5 accepts only flags for learning and flooding:
+/// drivers/net/ethernet/mellanox/mlx5/core/en/rep/bridge.c).
+fn settings_of(learns: bool) -> BridgePort {
+    BridgePort { learning: Some(learns), unicast_flood: Some(learns), ..BridgePort::default() }
 }
 
 /// Sets static entries for `mac` in these VLANs, and removes all other entries of the port.
@@ -47,7 +34,7 @@ pub(super) fn set_static(
     // Add before flushing: a running pod must have its entry at any moment.
     requests.extend(vlans.iter().map(|vlan| Request::add_fdb(port.index, mac, *vlan)));
     // The flush removes what the port had learned.
-    requests.push(Request::set_and_flush_bridge_port(port.index, &STATIC));
+    requests.push(Request::set_and_flush_bridge_port(port.index, &settings_of(false)));
     rtnl.batch(&requests)
 }
 
@@ -56,7 +43,7 @@ pub(super) fn set_learning(rtnl: &mut Rtnl, port: u32) -> Result<(), Error> {
     let known = static_entries(rtnl, port)?;
     let mut requests: Vec<Request<'_>> =
         known.iter().map(|known| Request::delete_fdb(port, known.mac, known.vlan)).collect();
-    requests.push(Request::set_bridge_port(port, &LEARNING));
+    requests.push(Request::set_bridge_port(port, &settings_of(true)));
     rtnl.batch(&requests)
 }
 
@@ -88,23 +75,19 @@ pub(super) fn find(
     let known = if mac.is_some() { rtnl.fdb_of(port)? } else { static_entries(rtnl, port)? };
     let known: BTreeSet<_> = known.iter().map(|entry| (entry.mac, entry.vlan)).collect();
     let expected = mac.iter().flat_map(|mac| vlans.iter().map(|vlan| (*mac, *vlan))).collect();
-    let wanted = if mac.is_some() { &STATIC } else { &LEARNING };
-    let detail = if has_flags(settings, &STATIC) {
+    let detail = if has_settings(settings, false) {
         let known: BTreeSet<_> = known.iter().map(|(mac, _)| mac.to_string()).collect();
         format!("behind the port: {}", Vec::from_iter(known).join(" "))
     } else {
         "the port learns addresses".to_owned()
     };
-    Ok(Reading { in_place: has_flags(settings, wanted) && known == expected, detail })
+    Ok(Reading { in_place: has_settings(settings, mac.is_none()) && known == expected, detail })
 }
 
-/// The port's static entries.
 fn static_entries(rtnl: &mut Rtnl, port: u32) -> Result<Vec<FdbEntry>, Error> {
     Ok(rtnl.fdb_of(port)?.into_iter().filter(|entry| entry.is_static).collect())
 }
 
-fn has_flags(port: Option<BridgePort>, wanted: &BridgePort) -> bool {
-    port.is_some_and(|port| {
-        port.learning == wanted.learning && port.unicast_flood == wanted.unicast_flood
-    })
+fn has_settings(port: Option<BridgePort>, learns: bool) -> bool {
+    port.is_some_and(|port| (port.learning, port.unicast_flood) == (Some(learns), Some(learns)))
 }

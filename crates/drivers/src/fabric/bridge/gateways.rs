@@ -9,12 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use netlink::{BridgeVlan, Error, Family, Link, LinkChange, Request, Rtnl, VethEnd, set_sysctl};
+use netlink::{
+    BridgeVlan, Error, Family, Link, LinkChange, Request, Rtnl, VethEnd, gone_is_done, set_sysctl,
+};
 
 use super::vlans::access_vlan;
 use crate::{
     driver::Refused,
-    eswitch::gone_is_done,
     fabric::{GatewayLink, GatewayLinks, GatewayPort, gateway},
 };
 

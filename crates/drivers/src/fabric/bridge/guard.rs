@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use netlink::{CardGuardState, Error, GuardState, Rtnl};
-use parking_lot::{Mutex, MutexGuard};
+use netlink::{CardGuardState, Error, GuardState, Rtnl, gone_is_done};
+use parking_lot::Mutex;
 use vf_alloc::FunctionId;
 
 use crate::{
     counters::Drops,
     driver::{Reading, Refused},
-    eswitch::{Representor, gone_is_done},
+    eswitch::Representor,
     fabric::guard::{describe, wanted},
 };
 use model::{AntiSpoofing, PortSettings};
@@ -24,21 +24,17 @@ pub(super) const WHERE: &str = "in software, for frames that the kernel sees; fo
 pub(super) struct Refusals(Mutex<BTreeMap<FunctionId, String>>);
 
 impl Refusals {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<FunctionId, String>> {
-        self.0.lock()
-    }
-
     fn of(&self, port: &Representor) -> Option<String> {
-        self.lock().get(&port.vf).cloned()
+        self.0.lock().get(&port.vf).cloned()
     }
 
     /// Records or clears a refusal. Logs it when it is new or has changed.
     fn note(&self, port: &Representor, refusal: Option<Error>) {
         let Some(refusal) = refusal.map(|error| error.to_string()) else {
-            self.lock().remove(&port.vf);
+            self.0.lock().remove(&port.vf);
             return;
         };
-        let known = self.lock().insert(port.vf, refusal.clone());
+        let known = self.0.lock().insert(port.vf, refusal.clone());
         if known.as_ref() != Some(&refusal) {
             tracing::warn!(port = port.name, refusal, "the card refused the port's filters");
         }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{Error, Netns, nftables::Nftables};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::{
     driver::{Ability, Reading, Refused},
@@ -54,12 +54,12 @@ impl IngressBypass {
 
     /// Makes the bridge drop frames that bypass the port's filters, if the port is a veth.
     pub(super) fn close(&self, port: &Representor) -> Result<(), Refused> {
-        if !self.concerns(port) || self.known().get(&port.name) == Some(&port.index) {
+        if !self.concerns(port) || self.known.lock().get(&port.name) == Some(&port.index) {
             return Ok(());
         }
         self.with(|kernel| kernel.nftables.require_ingress(&port.name))
             .map_err(|error| refused(port, error))?;
-        self.known().insert(port.name.clone(), port.index);
+        self.known.lock().insert(port.name.clone(), port.index);
         Ok(())
     }
 
@@ -72,13 +72,13 @@ impl IngressBypass {
         if is_found.map_err(|error| refused(port, error))? {
             return Ok(Some(Reading::in_place("what comes by an ifb is dropped")));
         }
-        self.known().remove(&port.name);
+        self.known.lock().remove(&port.name);
         Ok(Some(Reading::missing("what comes by an ifb passes")))
     }
 
     /// Whether another program has removed rules that this process has set. Each loss is reported once.
     pub(super) fn were_lost(&self) -> bool {
-        let known: Vec<_> = self.known().keys().cloned().collect();
+        let known: Vec<_> = self.known.lock().keys().cloned().collect();
         if known.is_empty() {
             return false;
         }
@@ -88,7 +88,7 @@ impl IngressBypass {
         });
         // A failed listing is no loss: the next comparison lists again.
         let lost = lost.unwrap_or_default();
-        self.known().retain(|name, _| !lost.contains(name));
+        self.known.lock().retain(|name, _| !lost.contains(name));
         !lost.is_empty()
     }
 
@@ -103,10 +103,6 @@ impl IngressBypass {
             None => Kernel { nftables: Nftables::open_in(&self.netns)?, found: None },
         };
         work(kernel.insert(open))
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.known.lock()
     }
 }
 

@@ -1,10 +1,10 @@
 //! The limit of what a pod sends: police at the representor's ingress, after the guard.
 
-use netlink::{Police, PoliceInForce, Rtnl};
+use netlink::{Police, PoliceInForce, Rtnl, gone_is_done};
 
 use crate::{
     driver::{Reading, Refused},
-    eswitch::{Representor, gone_is_done},
+    eswitch::Representor,
     fabric::EgressLimit,
 };
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::{
     driver::{Fault, Refused},
@@ -41,7 +41,7 @@ impl BridgeLink {
 
     /// Looks the bridge up. Fails if it does not exist.
     pub(super) fn find(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
-        let mut index = self.known_index();
+        let mut index = self.index.lock();
         // First: a lookup that fails leaves no index.
         *index = None;
         let found = rtnl.link_by_name(&self.name);
@@ -70,22 +70,18 @@ impl BridgeLink {
 
     /// The cached index, or a lookup. The bridge may have been deleted since the index was cached.
     pub(super) fn index(&self, rtnl: &mut Rtnl) -> Result<u32, Refused> {
-        let known = *self.known_index();
+        let known = *self.index.lock();
         known.map_or_else(|| Ok(self.find(rtnl)?.index), Ok)
     }
 
     /// Whether the cached index is `index`. Does not ask the kernel.
     pub(super) fn is_known_as(&self, index: u32) -> bool {
-        *self.known_index() == Some(index)
+        *self.index.lock() == Some(index)
     }
 
     /// Drops the cached index.
     pub(super) fn forget_index(&self) {
-        *self.known_index() = None;
-    }
-
-    fn known_index(&self) -> MutexGuard<'_, Option<u32>> {
-        self.index.lock()
+        *self.index.lock() = None;
     }
 
     /// Whether a spanning tree decides which ports forward. Does not ask the kernel.

@@ -1,7 +1,7 @@
 //! The uplinks: netdevs that lead outside and carry every VLAN of the pods.
 
 use netlink::{Error, Rtnl};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::{link::BridgeLink, vlans::uplink_changes};
 use crate::{
@@ -35,17 +35,13 @@ impl Uplinks {
         let join =
             |name: &String| BridgeLink::ensure_joined(rtnl, bridge, Role::Uplink, name, repairs);
         let joined: Vec<_> = self.names.iter().map(join).collect();
-        *self.lock_mtu() = joined.iter().filter_map(|link| Some(link.as_ref().ok()?.mtu)).min();
+        *self.mtu.lock() = joined.iter().filter_map(|link| Some(link.as_ref().ok()?.mtu)).min();
         joined.into_iter().try_for_each(|joined| joined.map(drop))
     }
 
     /// The largest packet in bytes that all uplinks carry. `None`: no uplink has joined yet.
     pub(super) fn mtu(&self) -> Option<u32> {
-        *self.lock_mtu()
-    }
-
-    fn lock_mtu(&self) -> MutexGuard<'_, Option<u32>> {
-        self.mtu.lock()
+        *self.mtu.lock()
     }
 
     /// Gives the uplinks the VLANs of all ports, and no other.

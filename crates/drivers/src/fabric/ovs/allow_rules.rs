@@ -200,13 +200,11 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     if combinations <= MOST_COMBINATIONS {
         return Ok(());
     }
-    Err(Unsupported {
-        setting: "allow".into(),
-        why: format!(
-            "it comes to {combinations} combinations of a prefix and a block of ports, and {MOST_COMBINATIONS} are \
-             the most; name fewer networks, or wider prefixes"
-        ),
-    })
+    let why = format!(
+        "it comes to {combinations} combinations of a prefix and a block of ports, and {MOST_COMBINATIONS} are the \
+         most; name fewer networks, or wider prefixes"
+    );
+    Err(Unsupported::new("allow", why))
 }
 
 /// A sentence for people. `None`: the network has no rules.

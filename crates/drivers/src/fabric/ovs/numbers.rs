@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ovsdb::Replica;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::rows::INTERFACE;
 
@@ -35,7 +35,7 @@ impl Numbers {
         let of_row = |row: &ovsdb::Row| columns.map(|column| row.integer(column));
         let taken = replica.rows(INTERFACE).flat_map(of_row).flatten();
         let taken: BTreeSet<u32> = taken.filter_map(|number| number.try_into().ok()).collect();
-        let mut held = self.lock();
+        let mut held = self.held.lock();
         let mut free = NUMBERS.filter(|number| !taken.contains(number) && !held.contains(number));
         let number = free.next()?;
         held.insert(number);
@@ -44,18 +44,14 @@ impl Numbers {
 
     /// Holds a number. `None`: another call holds it.
     pub(super) fn hold(&self, number: u32) -> Option<Held<'_>> {
-        let is_free = self.lock().insert(number);
+        let is_free = self.held.lock().insert(number);
         is_free.then(|| Held { numbers: self, number })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.held.lock()
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.numbers.lock().remove(&self.number);
+        self.numbers.held.lock().remove(&self.number);
     }
 }
 

@@ -10,9 +10,8 @@ use openflow::{Action, Flow, Match, Switch};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    ALL_FLOWS, COOKIE, Inner, OURS, allow_rules, number_of,
+    ALL_FLOWS, COOKIE, Inner, OURS, SharedLinks, allow_rules, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
-    shared_links::SharedLinks,
 };
 use crate::{
     driver::{Fault, Refused},
@@ -39,8 +38,8 @@ impl Inner {
         let joined: Vec<_> = self.settings.links().map(join).collect();
         let uplinks = joined.iter().filter(|(role, _)| *role == Role::Uplink);
         let shared = self.look_at_links(uplinks.filter_map(|(_, mtu)| mtu.as_ref().ok()).min());
-        let problem = self.shared().problem.take();
-        *self.shared() = SharedLinks { problem, ..shared? };
+        let problem = self.shared.lock().problem.take();
+        *self.shared.lock() = SharedLinks { problem, ..shared? };
         // After the links have joined: their flows need the links' port numbers.
         let flows = self.set_own_flows(is_ours);
         let forgotten = self.look_at_first_table();
@@ -286,7 +285,7 @@ impl Inner {
     }
 
     fn report_problem(&self, problem: Option<String>) {
-        let mut shared = self.shared();
+        let mut shared = self.shared.lock();
         if let Some(problem) = problem.as_ref().filter(|_| shared.problem != problem) {
             tracing::warn!(problem, "flows of another program precede pods' guards");
         }

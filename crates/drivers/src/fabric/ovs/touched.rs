@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ovsdb::Replica;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::{rows::Port, vswitch::Vswitch};
 use crate::fabric::Membership;
@@ -48,18 +48,14 @@ pub(super) struct Touching<'a> {
 impl Touched {
     /// Returns both sets, and clears `left`.
     pub(super) fn take(&self) -> Ports {
-        let mut ports = self.lock();
+        let mut ports = self.0.lock();
         Ports { now: ports.now.clone(), left: std::mem::take(&mut ports.left) }
     }
 
     /// Marks the port. The caller holds the lock of the port's VF, so no other call marks it at the same time.
     pub(super) fn touch<'a>(&'a self, vswitch: &'a Vswitch, port: &str) -> Touching<'a> {
-        self.lock().now.insert(port.to_owned());
+        self.0.lock().now.insert(port.to_owned());
         Touching { touched: self, vswitch, port: port.to_owned() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ports> {
-        self.0.lock()
     }
 }
 
@@ -67,7 +63,7 @@ impl Drop for Touching<'_> {
     fn drop(&mut self) {
         let port = std::mem::take(&mut self.port);
         let left = self.vswitch.glance(|replica| shown(replica, &port));
-        let mut ports = self.touched.lock();
+        let mut ports = self.touched.0.lock();
         ports.now.remove(&port);
         // Without a connection there is no state to record, and the watching thread starts over, too.
         ports.left.extend(left.map(|left| (port, left)));

@@ -15,7 +15,7 @@ use std::{
 };
 
 use ovsdb::{Database, Error, Operation, Replica};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::{
@@ -118,7 +118,7 @@ impl Vswitch {
     /// The connection. Opens one if there is none.
     pub(super) fn database(&self) -> Result<Arc<Database>, Refused> {
         let attempts = self.attempts.load(Ordering::Acquire);
-        let mut connection = self.lock();
+        let mut connection = self.connection.lock();
         if let Some(open) = connection.database.as_ref().filter(|open| open.read(|_| ()).is_ok()) {
             return Ok(Arc::clone(open));
         }
@@ -149,7 +149,7 @@ impl Vswitch {
 
     /// Reads the replica if there is a connection. Does not open one.
     pub(super) fn glance<T>(&self, look: impl FnOnce(&Replica) -> T) -> Option<T> {
-        let database = self.lock().database.clone();
+        let database = self.connection.lock().database.clone();
         database.and_then(|open| open.read(look).ok())
     }
 
@@ -214,13 +214,9 @@ impl Vswitch {
 
     /// Ends the connection and the waits on it.
     pub(super) fn close(&self) {
-        if let Some(database) = self.lock().database.take() {
+        if let Some(database) = self.connection.lock().database.take() {
             database.close();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock()
     }
 }
 

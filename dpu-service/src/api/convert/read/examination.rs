@@ -1,7 +1,7 @@
 //! A host's findings.
 
 use ipnetwork::IpNetwork;
-use offload_proto::{Failure, Finding, Reason, v1};
+use offload_proto::{Failure, FindingCode, Reason, v1};
 
 use super::{IP_ADDRESS, collect, device, mac, optional, optional_attachment_id, parse, vf};
 use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
@@ -25,8 +25,8 @@ pub(crate) fn examination(found: &v1::Examination) -> Result<Examination, String
     Ok(Examination {
         vfs: collect(&found.vfs, examined_vf).map_err(unreadable)?,
         vfs_left_out: found.vfs_left_out,
-        differences: found.differences.iter().map(difference).collect(),
-        differences_left_out: found.differences_left_out,
+        findings: found.findings.iter().map(finding).collect(),
+        findings_left_out: found.findings_left_out,
         repairs: found.repairs.iter().map(repair).collect(),
     })
 }
@@ -34,7 +34,7 @@ pub(crate) fn examination(found: &v1::Examination) -> Result<Examination, String
 fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
     let place = found.place();
     let id = optional_attachment_id(&found.attachment_id)?;
-    let holdings = optional(found.mac.clone(), |text| mac(&text))?.map(|mac| {
+    let holdings = optional(&found.mac, mac)?.map(|mac| {
         let read = |text: &String| parse::<IpNetwork>("address", text, IP_ADDRESS);
         collect(&found.addresses, read).map(|addresses| Holdings { mac, addresses })
     });
@@ -42,7 +42,7 @@ fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
     let reported = found.vf.clone().unwrap_or_default().device;
     Ok(ExaminedVf {
         vf: vf(found.vf.clone())?,
-        device: optional(reported, |text| device(&text))?.unwrap_or_default(),
+        device: optional(&reported, device)?.unwrap_or_default(),
         place,
         netdev: clean(&found.netdev),
         netns: clean(&found.netns),
@@ -52,8 +52,8 @@ fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
 }
 
 /// The host's own name is dropped: the certificate names it.
-fn difference(found: &v1::Difference) -> v1::Difference {
-    v1::Difference {
+fn finding(found: &v1::Finding) -> v1::Finding {
+    v1::Finding {
         code: clean(&found.code),
         subject: clean(&found.subject),
         message: clean(&found.message),
@@ -65,9 +65,9 @@ fn difference(found: &v1::Difference) -> v1::Difference {
 }
 
 /// A state of a later version becomes `Found`: the JSON of an answer has names for known states only.
-fn state(found: &v1::Difference) -> v1::DifferenceState {
+fn state(found: &v1::Finding) -> v1::FindingState {
     match found.state() {
-        v1::DifferenceState::Unspecified => v1::DifferenceState::Found,
+        v1::FindingState::Unspecified => v1::FindingState::Found,
         known => known,
     }
 }
@@ -84,9 +84,9 @@ fn repair(report: &v1::Repair) -> v1::Repair {
 /// Converts a report of pod findings, up to the maximum number.
 pub(crate) fn pod_findings(report: &v1::PodFindings) -> v1::PodFindings {
     let (kept, beyond) = report.findings.split_at(report.findings.len().min(POD_FINDINGS));
-    let findings = kept.iter().map(difference);
+    let findings = kept.iter().map(finding);
     let findings = findings.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
-    let unused = beyond.iter().filter(|it| it.code == Finding::KubeletVfUnused.as_str());
+    let unused = beyond.iter().filter(|it| it.code == FindingCode::KubeletVfUnused.as_str());
     v1::PodFindings {
         findings,
         left_out: report.left_out.saturating_add(count(beyond.len())),

@@ -80,7 +80,7 @@ pub(crate) fn inventory(inventory: &v1::Inventory) -> Result<Inventory, Failure>
 }
 
 fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Failure> {
-    let id = pf_id(pf.controller, pf.pf)?;
+    let id = PfId::from_numbers(pf.controller, pf.pf).map_err(|error| no_such(&error))?;
     if pf.vfs.len() > MOST_VFS {
         return Err(invalid(format!(
             "PF {id} has {} VFs; at most {MOST_VFS} are possible",
@@ -111,10 +111,6 @@ fn virtual_function(pf: PfId, vf: &v1::VirtualFunction) -> Result<VirtualFunctio
     };
     let number = pf.function(vf.vf).map_err(|error| no_such(&error))?.vf;
     Ok(VirtualFunction { number, device: device(&vf.device)?, condition })
-}
-
-fn pf_id(controller: u32, pf: u32) -> Result<PfId, Failure> {
-    PfId::from_numbers(controller, pf).map_err(|error| no_such(&error))
 }
 
 fn pci_id(what: &str, text: &str) -> Result<u16, Failure> {

@@ -11,14 +11,14 @@ use model::{PortMapping, Protocol};
 const MOST: usize = 256;
 
 /// Sorted, so that equal requests compare equal.
-pub(super) fn port_mappings(asked: Vec<v1::PortMapping>) -> Result<Vec<PortMapping>, Failure> {
+pub(super) fn port_mappings(asked: &[v1::PortMapping]) -> Result<Vec<PortMapping>, Failure> {
     if asked.len() > MOST {
         let count = asked.len();
         return Err(invalid(format!(
             "{count} mapped ports are requested; at most {MOST} are possible"
         )));
     }
-    let mut mappings = asked.into_iter().map(port_mapping).collect::<Result<Vec<_>, _>>()?;
+    let mut mappings = asked.iter().map(port_mapping).collect::<Result<Vec<_>, _>>()?;
     mappings.sort_unstable();
     for (number, one) in mappings.iter().enumerate() {
         if let Some(other) = mappings[..number].iter().find(|other| other.collides_with(one)) {
@@ -31,11 +31,11 @@ pub(super) fn port_mappings(asked: Vec<v1::PortMapping>) -> Result<Vec<PortMappi
     Ok(mappings)
 }
 
-fn port_mapping(asked: v1::PortMapping) -> Result<PortMapping, Failure> {
+fn port_mapping(asked: &v1::PortMapping) -> Result<PortMapping, Failure> {
     Ok(PortMapping {
         host_port: port("host_port", asked.host_port)?,
         protocol: parse::<Protocol>("protocol", &asked.protocol, "tcp, udp or sctp")?,
-        host_ip: optional(asked.host_ip, |text| host_ip(&text))?,
+        host_ip: optional(&asked.host_ip, host_ip)?,
         container_port: port("container_port", asked.container_port)?,
     })
 }
@@ -69,8 +69,8 @@ mod tests {
     #[test]
     fn mapped_ports_are_sorted() {
         let (low, high) = (asked(80, "tcp", ""), asked(81, "udp", "::ffff:192.0.2.1"));
-        let read = port_mappings(vec![high.clone(), low.clone()]).unwrap();
-        assert_eq!(read, port_mappings(vec![low, high]).unwrap());
+        let read = port_mappings(&[high.clone(), low.clone()]).unwrap();
+        assert_eq!(read, port_mappings(&[low, high]).unwrap());
         let names: Vec<_> = read.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["80/tcp", "81/udp of 192.0.2.1"]);
     }
@@ -89,7 +89,7 @@ mod tests {
             (overlapping, "80/tcp and 80/tcp of 192.0.2.1"),
             (vec![asked(80, "tcp", ""); 257], "257 mapped ports"),
         ] {
-            let failure = port_mappings(asked).unwrap_err();
+            let failure = port_mappings(&asked).unwrap_err();
             assert!(failure.message.contains(words), "{failure:?} does not tell {words:?}");
         }
     }

@@ -19,7 +19,7 @@ impl PooledNetworks {
     ///
     /// # Errors
     /// An address is not available; then none is leased.
-    pub(in crate::attachments::registry) fn reserve(
+    pub(crate) fn reserve(
         &mut self,
         spec: &AttachSpec,
         asked: &[IpAddr],
@@ -46,7 +46,7 @@ impl PooledNetworks {
         for &address in asked {
             let at = DomainAddress { domain: self.domains.of(network), address };
             if cool_down_of(&self.cool_downs, &at, now)
-                .is_some_and(|cool_down| cool_down.is_of(spec))
+                .is_some_and(|cool_down| cool_down.owner.asks(spec))
                 && let Some(pool) = self.pool_with(&at)
             {
                 // The former owner need not wait. If the attach fails, the cool-down continues.
@@ -54,7 +54,7 @@ impl PooledNetworks {
             }
             leases.push(self.request(network, id, address, now)?);
         }
-        let families = spec.families.unwrap_or(IpFamilies::ALL);
+        let families = spec.interface.families.unwrap_or(IpFamilies::ALL);
         for is_ipv6 in [false, true] {
             let of_family =
                 |cidr: &IpNetwork| cidr.is_ipv6() == is_ipv6 && families.include(cidr.ip());
@@ -74,7 +74,8 @@ impl PooledNetworks {
         address: IpAddr,
         now: u64,
     ) -> Result<Lease, Failure> {
-        let mut pools = self.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
+        let mut pools =
+            self.by_name.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
         let pool = pools.find(|pool| pool.spec().cidr.contains(address));
         let pool = pool.ok_or_else(|| gone(network))?;
         let address =
@@ -89,7 +90,7 @@ impl PooledNetworks {
         of_family: impl Fn(&IpNetwork) -> bool,
         now: u64,
     ) -> Result<Lease, Failure> {
-        let entry = self.get_mut(&network.name).ok_or_else(|| gone(network))?;
+        let entry = self.by_name.get_mut(&network.name).ok_or_else(|| gone(network))?;
         let pools = entry.pools.iter_mut().filter(|pool| of_family(&pool.spec().cidr));
         let mut pools: Vec<_> = pools.collect();
         // First any address that is not in cool-down, of all subnets.
@@ -115,13 +116,9 @@ impl PooledNetworks {
     }
 
     /// Removes the leases of an unfinished reservation.
-    pub(in crate::attachments::registry) fn forget_unfinished(
-        &mut self,
-        network: &Network,
-        id: AttachmentId,
-        now: u64,
-    ) {
-        let pools = self.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
+    pub(crate) fn forget_unfinished(&mut self, network: &Network, id: AttachmentId, now: u64) {
+        let pools =
+            self.by_name.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
         let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
         let domain = self.domains.of(network);
         let at = |address| DomainAddress { domain: domain.clone(), address };
@@ -129,7 +126,7 @@ impl PooledNetworks {
     }
 
     /// Removes the leases of a record that was never used. Addresses that were in cool-down before stay so.
-    pub(in crate::attachments::registry) fn forget(&mut self, record: &Record, now: u64) {
+    pub(crate) fn forget(&mut self, record: &Record, now: u64) {
         self.return_addresses(record, |pool| {
             pool.forget(&record.id);
         });
@@ -138,12 +135,7 @@ impl PooledNetworks {
     }
 
     /// Releases the addresses of a record. `cooling` are their cool-downs, as recorded in the journal.
-    pub(in crate::attachments::registry) fn release(
-        &mut self,
-        record: &Record,
-        cooling: Vec<Cooling>,
-        now: u64,
-    ) {
+    pub(crate) fn release(&mut self, record: &Record, cooling: Vec<Cooling>, now: u64) {
         self.return_addresses(record, |pool| {
             pool.release(&record.id, now);
         });
@@ -157,15 +149,12 @@ impl PooledNetworks {
     }
 
     /// The addresses that an attach requests, with the domains of their networks.
-    pub(in crate::attachments::registry) fn wanted_at(
-        &self,
-        spec: &AttachSpec,
-    ) -> Vec<DomainAddress> {
+    pub(crate) fn wanted_at(&self, spec: &AttachSpec) -> Vec<DomainAddress> {
         let further = spec.further_leases.iter();
         let further = further.map(|lease| (Some(lease.network.as_str()), &lease.addresses));
         let mut wanted = Vec::new();
         for (name, addresses) in
-            [(spec.network.as_deref(), &spec.addresses)].into_iter().chain(further)
+            [(spec.interface.named_network(), &spec.interface.addresses)].into_iter().chain(further)
         {
             let Ok(entry) = self.find(name) else { continue };
             let domain = self.domains.of(entry.network());
@@ -200,14 +189,13 @@ impl PooledNetworks {
         }
     }
 
-    /// Whether any cool-down has ended.
-    pub(in crate::attachments::registry) fn has_cooled(&self, now: u64) -> bool {
+    pub(crate) fn has_cooled(&self, now: u64) -> bool {
         self.cool_downs.iter().any(|cool_down| cool_down.until <= now)
     }
 
     /// Forgets ended cool-downs and returns those whose rows can be deleted. Rows of addresses that are `held` again
     /// stay: a release may be about to write the same rows, and the delete would come after it.
-    pub(in crate::attachments::registry) fn forget_cooled(
+    pub(crate) fn forget_cooled(
         &mut self,
         held: &HashSet<CooledAddress>,
         now: u64,
@@ -236,12 +224,12 @@ fn cool_down_of<'a>(
 
 /// The requested addresses without duplicates: podman requests an address twice when it reloads a container's network.
 /// Each must be in a subnet of the network, and no two in the same one.
-pub(in crate::attachments::registry) fn distinct_addresses(
+pub(crate) fn distinct_addresses(
     spec: &AttachSpec,
     network: &Network,
 ) -> Result<Vec<IpAddr>, Failure> {
     let mut taken: Vec<(IpNetwork, IpAddr)> = Vec::new();
-    for address in &spec.addresses {
+    for address in &spec.interface.addresses {
         let subnet = subnet_of(address, network)?;
         match taken.iter().find(|(cidr, _)| *cidr == subnet) {
             None => taken.push((subnet, address.ip)),
@@ -262,11 +250,8 @@ pub(in crate::attachments::registry) fn distinct_addresses(
 ///
 /// # Errors
 /// [`Reason::AddressNotAllowed`] or [`Reason::InvalidRequest`], naming the family.
-pub(in crate::attachments::registry) fn check_families(
-    spec: &AttachSpec,
-    network: &Network,
-) -> Result<(), Failure> {
-    let Some(families) = spec.families else { return Ok(()) };
+pub(crate) fn check_families(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
+    let Some(families) = spec.interface.families else { return Ok(()) };
     for (name, is_asked, is_ipv4) in [("IPv4", families.ipv4, true), ("IPv6", families.ipv6, false)]
     {
         let has_subnet = || network.subnets.iter().any(|subnet| subnet.cidr.is_ipv4() == is_ipv4);
@@ -279,7 +264,7 @@ pub(in crate::attachments::registry) fn check_families(
             return Err(Failure::new(Reason::AddressNotAllowed, message));
         }
     }
-    match spec.addresses.iter().find(|address| !families.include(address.ip)) {
+    match spec.interface.addresses.iter().find(|address| !families.include(address.ip)) {
         None => Ok(()),
         Some(address) => {
             let message = format!(

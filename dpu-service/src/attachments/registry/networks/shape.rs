@@ -28,7 +28,6 @@ pub(super) fn pair<'a>(
     (paired, left)
 }
 
-/// Specification of a network's pools.
 pub(super) struct Shape<'a> {
     network: &'a Network,
     attachments: &'a Entries,

@@ -94,13 +94,7 @@ pub(super) fn handed_over() -> TempDir {
 }
 
 pub(super) fn cards(root: &TempDir) -> PciCards {
-    let settings = PciSettings {
-        sysfs: root.path().to_owned(),
-        pfs: Vec::new(),
-        controller: 0,
-        probe_drivers: None,
-        is_legacy: false,
-    };
+    let settings = PciSettings { sysfs: root.path().to_owned(), ..PciSettings::default() };
     PciCards::open(settings).unwrap()
 }
 

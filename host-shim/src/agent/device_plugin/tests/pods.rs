@@ -2,7 +2,7 @@
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use offload_proto::{
-    Finding,
+    FindingCode,
     kubelet::podresources::{
         ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
         ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
@@ -176,7 +176,7 @@ async fn unused_vf_of_a_removed_pool_stays_reported() {
     let cart = pod("cart-0", GOLD, &["d000:00:00.1"]);
     let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
     let found = stage.device_plugin.unused(&settings, records).await.unwrap();
-    assert_eq!(found["a"].code, Finding::KubeletVfUnused.as_str());
+    assert_eq!(found["a"].code, FindingCode::KubeletVfUnused.as_str());
     stage.device_plugin.learn(VfPools::default());
     assert_eq!(stage.device_plugin.unused(&settings, records).await.unwrap(), found);
 }
@@ -239,7 +239,8 @@ async fn vfs_of_one_group_are_one_choice() {
 async fn kubelet_is_asked_only_when_needed() {
     let stage = Stage::new();
     let deadline = Instant::now() + LIMIT;
-    let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };
+    let mut named = request();
+    named.interface.device = Some("d000:00:00.9".into());
     assert_eq!(stage.device_plugin.chosen(&refusal_of("gold"), &named, deadline).await, Ok(None));
     let bare = AddRequest { pod: Pod::default(), ..request() };
     assert_eq!(stage.device_plugin.chosen(&refusal_of("gold"), &bare, deadline).await, Ok(None));

@@ -27,7 +27,6 @@ const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
 pub(in crate::agent) enum FromDpu {
     /// The DPU accepted this host: a session has begun.
     SessionBegan,
-    /// A message of the session.
     Message(Box<Message>),
 }
 
@@ -36,7 +35,6 @@ pub(in crate::agent) struct Loss {
     pub failure: Failure,
     /// When the DPU last sent something.
     pub since: Instant,
-    /// The backoff before the next attempt.
     pub backoff: Duration,
 }
 
@@ -70,7 +68,7 @@ pub(in crate::agent) async fn attend(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let limit = period.max(SHORTEST_SILENCE);
     let mut sequence = 0;
-    let mut last_heard = Instant::now();
+    let mut last_received = Instant::now();
     let mut unanswered_since = None;
     loop {
         tokio::select! {
@@ -78,7 +76,7 @@ pub(in crate::agent) async fn attend(
             biased;
             received = inbox.message() => match received {
                 Ok(Some(DpuMessage { message })) => {
-                    last_heard = Instant::now();
+                    last_received = Instant::now();
                     unanswered_since = None;
                     match message {
                         Some(Message::VfOffers(offers)) => session.note_offers(offers),
@@ -99,7 +97,7 @@ pub(in crate::agent) async fn attend(
             () = silence_exceeds(unanswered_since, limit) => {
                 // Otherwise calls in progress would wait until their own deadlines.
                 session.give_up();
-                return Loss { since: last_heard, ..lost(SILENCE).into() };
+                return Loss { since: last_received, ..lost(SILENCE).into() };
             }
             () = session.overflowed() => return lost("it takes no messages").into(),
             _ = ticks.tick() => {

@@ -10,28 +10,28 @@ const LONGEST_TEXT: usize = 1024;
 /// What the message needs around an answer, in bytes.
 const ENVELOPE: usize = 64;
 
-/// Leaves out what a message of `limit` bytes has no room for, and counts it: differences get half of
+/// Leaves out what a message of `limit` bytes has no room for, and counts it: findings get half of
 /// the room if they need it, and VFs the rest, those of attachments first.
 pub(super) fn fit(mut found: Examination, limit: usize) -> Examination {
     cut_texts(&mut found);
-    let (mut vfs, differences) = (mem::take(&mut found.vfs), mem::take(&mut found.differences));
+    let (mut vfs, findings) = (mem::take(&mut found.vfs), mem::take(&mut found.findings));
     vfs.sort_by_key(|vf| vf.attachment_id.is_empty());
     let room = limit.saturating_sub(encoded_len(&found) + ENVELOPE);
-    let (differences, differences_left_out) = first_that_fit(differences, room / 2);
-    found.differences = differences;
+    let (findings, findings_left_out) = first_that_fit(findings, room / 2);
+    found.findings = findings;
     let room = limit.saturating_sub(encoded_len(&found) + ENVELOPE);
     let (vfs, vfs_left_out) = first_that_fit(vfs, room);
     found.vfs = vfs;
     found.vfs_left_out = count(vfs_left_out);
-    found.differences_left_out = count(differences_left_out);
+    found.findings_left_out = count(findings_left_out);
     found
 }
 
 fn cut_texts(found: &mut Examination) {
-    let differences = found.differences.iter_mut();
-    let differences = differences.flat_map(|found| [&mut found.message, &mut found.why]);
+    let findings = found.findings.iter_mut();
+    let findings = findings.flat_map(|found| [&mut found.message, &mut found.why]);
     let repairs = found.repairs.iter_mut().map(|repair| &mut repair.message);
-    for text in differences.chain(repairs).chain([&mut found.problem]) {
+    for text in findings.chain(repairs).chain([&mut found.problem]) {
         *text = cut(mem::take(text), LONGEST_TEXT);
     }
 }
@@ -43,7 +43,7 @@ fn count(number: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use offload_proto::{
-        Finding,
+        FindingCode,
         v1::{ExaminedVf, Repair},
     };
 
@@ -55,7 +55,7 @@ mod tests {
     fn few_findings_are_reported_in_full() {
         let found = Examination {
             vfs: vec![ExaminedVf { netdev: "p0v1".into(), ..ExaminedVf::default() }],
-            differences: vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")],
+            findings: vec![FindingCode::VfDiffers.of("pf0vf1", "its MTU is 1400")],
             ..Examination::default()
         };
         assert_eq!(fit(found.clone(), LIMIT), found);
@@ -71,7 +71,7 @@ mod tests {
         let repair = Repair { message: "x".repeat(LIMIT), ..Repair::default() };
         let found = Examination {
             vfs: (0..5000).map(vf).collect(),
-            differences: vec![Finding::VfDiffers.of("pf0vf1", "y".repeat(LIMIT)); 5000],
+            findings: vec![FindingCode::VfDiffers.of("pf0vf1", "y".repeat(LIMIT)); 5000],
             repairs: vec![repair; 8],
             ..Examination::default()
         };
@@ -79,8 +79,8 @@ mod tests {
         assert!(encoded_len(&told) <= LIMIT, "{}", encoded_len(&told));
         let of = |told: usize, left_out: u32| told + usize::try_from(left_out).unwrap();
         assert_eq!(of(told.vfs.len(), told.vfs_left_out), 5000);
-        assert_eq!(of(told.differences.len(), told.differences_left_out), 5000);
-        assert!(told.vfs.len() > 100 && told.differences.len() > 10 && told.repairs.len() == 8);
+        assert_eq!(of(told.findings.len(), told.findings_left_out), 5000);
+        assert!(told.vfs.len() > 100 && told.findings.len() > 10 && told.repairs.len() == 8);
         assert_eq!(told.vfs.iter().filter(|vf| vf.attachment_id == "held").count(), 5);
     }
 }

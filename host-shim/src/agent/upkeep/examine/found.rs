@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netlink::Link;
-use offload_proto::v1::{Difference, ExaminedVf, VfPlace};
+use offload_proto::v1::{ExaminedVf, Finding, VfPlace};
 use vf_alloc::Device;
 
 use crate::{
@@ -13,14 +13,14 @@ use crate::{
 
 /// What was found, by device.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct Examined {
     pub vfs: BTreeMap<Device, ExaminedVf>,
-    pub differences: Vec<Difference>,
+    pub findings: Vec<Finding>,
     /// The VFs outside of the host's namespace, by device, with the finding unless they return.
-    pub away: Vec<(Device, Difference)>,
+    pub away: Vec<(Device, Finding)>,
 }
 
-impl Findings {
+impl Examined {
     pub(super) fn insert(&mut self, vf: ExaminedVf) {
         let device = device_of(vf.vf.as_ref());
         self.vfs.insert(device, vf);
@@ -51,7 +51,7 @@ pub(super) fn found_without_netdev(other: &OtherVf) -> ExaminedVf {
     found_in(&other.identity, place, "")
 }
 
-pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findings) -> ExaminedVf {
+pub(super) fn found_of_record(record: &Record, is_in_pod: bool, examined: &Examined) -> ExaminedVf {
     let is_of_host = record.key().is_of_host_port();
     let place = match record {
         _ if record.original.is_handed_over => VfPlace::HandedOver,
@@ -64,7 +64,7 @@ pub(super) fn found_of_record(record: &Record, is_in_pod: bool, findings: &Findi
         netns: if is_of_host { String::new() } else { record.netns.path.clone() },
         ..ExaminedVf::default()
     };
-    let found = if is_in_pod { None } else { findings.vfs.get(record.device()).cloned() };
+    let found = if is_in_pod { None } else { examined.vfs.get(record.device()).cloned() };
     let nowhere = || ExaminedVf { place: VfPlace::Nowhere.into(), ..ExaminedVf::default() };
     let vf = found.unwrap_or_else(|| if is_in_pod { in_pod() } else { nowhere() });
     with_record(vf, record)

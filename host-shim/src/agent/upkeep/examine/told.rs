@@ -1,8 +1,8 @@
 //! The sentences in which an examination tells what it has found.
 
 use offload_proto::{
-    Finding,
-    v1::{Difference, ExaminedVf, VfPlace},
+    FindingCode,
+    v1::{ExaminedVf, Finding, VfPlace},
 };
 
 use crate::{
@@ -11,39 +11,39 @@ use crate::{
 };
 
 /// That a VF has no netdev that could be had.
-pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
+pub(super) fn difference_of_other(other: &OtherVf) -> Option<Finding> {
     let VfIdentity { id, device } = &other.identity;
     let subject = id.to_string();
     match other.whereabouts {
         Whereabouts::HandedOver(_) => None,
         Whereabouts::Unbound => {
-            Some(Finding::VfUnbound.of(subject, format!("{device} has no driver")))
+            Some(FindingCode::VfUnbound.of(subject, format!("{device} has no driver")))
         }
         Whereabouts::Elsewhere => {
             let message = format!(
                 "{device} has a driver, but its netdev is in no network namespace that the agent can \
                  search"
             );
-            Some(Finding::VfNowhere.of(subject, message))
+            Some(FindingCode::VfNowhere.of(subject, message))
         }
     }
 }
 
 /// That a pod's VF is not in it.
-pub(in crate::agent::upkeep) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
+pub(in crate::agent::upkeep) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Finding {
     let (address, key, place) = (record.device(), record.key(), place_of(vf));
     let message = format!("VF {address} of {key} is not in its pod, but {place}");
-    Finding::PodVfMissing.of(record.id(), message)
+    FindingCode::PodVfMissing.of(record.id(), message)
 }
 
 /// The interface in a pod has a problem.
-pub(in crate::agent::upkeep) fn pod_differs(record: &Record, what: &str) -> Difference {
-    Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
+pub(in crate::agent::upkeep) fn pod_differs(record: &Record, what: &str) -> Finding {
+    FindingCode::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
 }
 
 /// What an attachment waits for that is being given back; `differing`: how its VF, which is home, is
 /// not as it was.
-pub(super) fn release_pending(record: &Record, vf: &ExaminedVf, differing: &str) -> Difference {
+pub(super) fn release_pending(record: &Record, vf: &ExaminedVf, differing: &str) -> Finding {
     let (address, place) = (record.device(), place_of(vf));
     let why = match vf.place() {
         _ if !differing.is_empty() => {
@@ -53,7 +53,7 @@ pub(super) fn release_pending(record: &Record, vf: &ExaminedVf, differing: &str)
         VfPlace::Host => format!("its VF {address}, {place}, is not ready yet"),
         _ => format!("its VF {address} is not back yet, but {place}"),
     };
-    Finding::ReleasePending
+    FindingCode::ReleasePending
         .of(record.id(), format!("{} is being released, and {why}", record.key()))
 }
 
