@@ -121,7 +121,7 @@ fn card_without_fallback_is_guarded_in_software() {
     let dpu = Dpu::new();
     let without_trap = WithoutTrap::new();
     let (takes_filters, why) = dpu.filters();
-    assert!(!takes_filters && why.contains("to the kernel"), "{why}");
+    assert!(!takes_filters && why.contains("that traps ingress frames"), "{why}");
     assert!(why.ends_with("Not implemented offload action"), "{why}");
     dpu.programmer.program(&of_pod()).unwrap();
     let port = dpu.representor().name;

@@ -130,7 +130,7 @@ pub(crate) fn redirections_beside(registry: &Registry, these: &[Redirection]) ->
 }
 
 /// Attachments that a gateway leads to: their network is still in the domain of the attach (see
-/// [`super::pod_addresses`]).
+/// [`mod@super::pod_addresses`]).
 fn reachable(registry: &Registry) -> impl Iterator<Item = &Record> {
     let records = held(registry.entries()).map(|entry| &**entry.record());
     records.filter(|record| registry.networks().has_stayed(&record.network))
