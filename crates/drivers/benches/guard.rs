@@ -38,7 +38,7 @@ fn main() {
         ("off", with(AntiSpoofing::Off, 0)),
         ("mac", with(AntiSpoofing::Mac, 0)),
         ("full, an address of each family", with(AntiSpoofing::Full, 0)),
-        ("full, 64 prefixes of IPv6 besides", with(AntiSpoofing::Full, 64)),
+        ("full, and 64 prefixes of IPv6", with(AntiSpoofing::Full, 64)),
     ] {
         let set = median(|| dpu.fabric.set_guard(&port, &settings).unwrap());
         let look = median(|| assert!(is_in_place(&dpu, &port, &settings)));

@@ -9,13 +9,13 @@
     reason = "a benchmark: a failure is a panic at its place, and its product is what it prints"
 )]
 
+mod apis;
 mod arm;
 mod behind;
 mod callers;
 mod churn;
 mod contest;
 mod delegates;
-mod doors;
 mod dpu_like;
 mod floor;
 mod footprint;
@@ -56,7 +56,7 @@ const PARTS: [(&str, Part); 11] = [
     ("wrong", wrong::print),
     ("several", several::print),
     ("delegates", delegates::print),
-    ("doors", doors::print),
+    ("apis", apis::print),
     ("peers", peers::print),
     ("leases", leases::print),
     ("hosts", hosts::print),

@@ -16,7 +16,7 @@ use crate::{
 const PHASES: [(&str, &str); 7] = [
     (BEFORE_AHEAD, "choosing an offered VF, looking at it, recording that"),
     (AHEAD, "the kernel's move between namespaces, ahead of the answer"),
-    (CALL, "meanwhile the call to the DPU: reserve, then commit and program at once"),
+    (CALL, "the call to the DPU at the same time: reserve, then commit and program"),
     (RECORD, "the agent's record"),
     (MOVE, "the name, or the kernel's move of another VF"),
     (CONFIGURE, "MAC, MTU, addresses, routes, up"),
@@ -53,7 +53,7 @@ pub(crate) fn print(report: &mut Report, logged: &[Logged<'_>]) {
         }
     }
     let title =
-        "What the agent's part of an ADD takes besides the kernel's move, of ADDs alone and mixed";
+        "What the agent's part of an ADD takes without the kernel's move, of ADDs alone and mixed";
     let mut table = report.table(title, &COLUMNS);
     for Logged { callers, of, lines, .. } in logged {
         let sample = |besides: fn(&Value) -> Duration| Sample::of(lines.iter().map(besides));

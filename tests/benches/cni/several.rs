@@ -25,7 +25,7 @@ const COLUMNS: [&str; 9] = [
     "networks",
     "ADD p50 ms",
     "floor p50 ms",
-    "besides, ms",
+    "rest of the ADD, ms",
     "times the floor",
     "the call to the DPU",
     "looking at the VFs, the agent's records",
