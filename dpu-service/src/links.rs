@@ -13,7 +13,7 @@ use crate::attachments::Engine;
 use drivers::driver::Refused;
 
 /// Time until a failed watch is opened again.
-const PAUSE: Duration = Duration::from_secs(1);
+const DELAY: Duration = Duration::from_secs(1);
 
 /// Reports changes of links that concern a driver to the engine. Never returns.
 pub(crate) async fn follow(engine: Arc<Engine>) {
@@ -21,7 +21,7 @@ pub(crate) async fn follow(engine: Arc<Engine>) {
         if let Err(error) = watch(&engine).await {
             tracing::error!(reason = %Chain(&error), "cannot watch the kernel's links; retrying");
         }
-        sleep(PAUSE).await;
+        sleep(DELAY).await;
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn follow_cards(engine: Arc<Engine>) {
         if let Err(error) = watch_cards(&engine).await {
             tracing::error!(reason = %Chain(&error), "cannot watch the cards; retrying");
         }
-        sleep(PAUSE).await;
+        sleep(DELAY).await;
     }
 }
 

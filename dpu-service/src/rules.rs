@@ -12,7 +12,7 @@ use crate::{attachments::Engine, links::own_netns};
 use drivers::driver::Refused;
 
 /// Time until a failed watch is opened again.
-const PAUSE: Duration = Duration::from_secs(5);
+const DELAY: Duration = Duration::from_secs(5);
 
 /// Quiet time before changes are examined, or at the latest after [`GATHER`]: other programs change dozens of rules at
 /// a time.
@@ -37,7 +37,7 @@ pub(crate) async fn follow(engine: Arc<Engine>) {
                 logged = Some(reason);
             }
         }
-        sleep(PAUSE).await;
+        sleep(DELAY).await;
     }
 }
 
