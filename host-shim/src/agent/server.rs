@@ -90,6 +90,8 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
 }
 
 /// Answers one call, or passes a gRPC connection on. `permit` is held until the call's work or the connection ends.
+///
+/// What follows the first bytes is on the heap: a connection that sends nothing must not take the memory of a call.
 async fn converse(
     server: Server,
     mut stream: UnixStream,
@@ -102,15 +104,26 @@ async fn converse(
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     if timeout(READ_LIMIT, first_byte(&stream)).await?? == Some(BEGINNING_OF_HTTP) {
-        return server.workloads.take(stream, permit).await;
+        return Box::pin(server.workloads.take(stream, permit)).await;
     }
     let mut document = Vec::new();
     let mut request = (&mut stream).take(DOCUMENT_LIMIT);
     timeout(READ_LIMIT, request.read_to_end(&mut document)).await??;
+    Box::pin(serve_call(server, stream, document, permit)).await
+}
+
+/// Answers the call in a document.
+async fn serve_call(
+    server: Server,
+    mut stream: UnixStream,
+    document: Vec<u8>,
+    permit: impl Send + 'static,
+) -> io::Result<()> {
     let call: Call<Asked> = match decode(&document) {
         Ok(call) => call,
         Err(error) => return answer_undecodable(&mut stream, &document, error).await,
     };
+    drop(document);
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
     let parent = call.traceparent;
     let (request, form) = match call.request {
