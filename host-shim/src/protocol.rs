@@ -160,6 +160,7 @@ pub struct Key {
 
 /// An ADD.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AddRequest {
     /// The attachment's key.
     pub key: Key,
@@ -207,7 +208,7 @@ impl CallerFolders {
 
 /// An interface that a pod gets in the same ADD, in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct FurtherInterface {
     /// The interface's name in the pod.
     pub interface_name: String,

@@ -12,7 +12,7 @@ use super::{AttachmentKey, Bandwidth, IpFamilies, PortMapping, Source};
 
 /// What a pod requests for one of its interfaces. A pod's DPU checks it against networks and pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct InterfaceRequest {
     /// The network's name. Empty: the DPU's default network.
     pub network: String,

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_bounded_in_bytes() {
+    fn findings_are_bounded_in_bytes() {
         let limit = 100 * offload_proto::encoded_len(&on("a", FindingCode::VfDiffers));
         let all = diagnosis("", vec![on("a", FindingCode::VfDiffers); 5000]);
         let shown = fit(all, limit);

@@ -147,7 +147,7 @@ fn check_names_each_change() {
             Some(lab.execute(&check)).filter(|answer| !answer.status.success())
         })
     };
-    fails_after(&["link", "set", "eth0", "down"]).fails(132, &["eth0"]);
+    fails_after(&["link", "set", "eth0", "down"]).fails(132, &["is down"]);
     pod.ip(&["link", "set", "eth0", "up"]);
     fails_after(&["addr", "flush", "dev", "eth0", "scope", "global"]).fails(132, &["10.1."]);
 }

@@ -33,13 +33,18 @@ impl Form {
         read(call).map_err(|refusal| refused(&refusal))
     }
 
-    /// The answer to a call that cannot be decoded. `None`: the call is not in a runtime's form.
-    pub(in crate::agent) fn undecodable(call: &[u8], why: &io::Error) -> Option<CniReply> {
+    /// The answer to a call that cannot be decoded, in the form of its verb. `None`: the document is no JSON object.
+    pub(in crate::agent) fn undecodable(call: &[u8], why: &io::Error) -> Option<Value> {
         let object: Map<String, Value> = serde_json::from_slice(call).ok()?;
         let message = format!("cannot decode the call: {why}");
         let error = CniError::new(code::UNDECODABLE, message);
-        let is_of_runtime = object.get("verb").is_some_and(|verb| verb == "cni");
-        is_of_runtime.then(|| refused(&error.into()))
+        match object.get("verb").is_some_and(|verb| verb == "cni") {
+            true => serde_json::to_value(refused(&error.into())).ok(),
+            false => {
+                let CniError { code, message, details } = error;
+                serde_json::to_value(Reply::Failed { code, message, details }).ok()
+            }
+        }
     }
 
     pub(super) fn document(&self, answer: Answer) -> serde_json::Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 //! [ahead](super::ahead), and configured, in one go on a thread that may wait for the disk and the kernel.
 
 use std::{
+    io::ErrorKind,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -306,7 +307,9 @@ fn write_device_info(record: &Record) -> Result<(), Failure> {
     device_info::write(record).map_err(|error| {
         let path = record.device_info_file.as_deref().unwrap_or_default();
         let message = format!("cannot write the device-info file {path}: {error}");
-        Failure::new(Reason::MoveFailed, message)
+        // The caller chose the path; only a full disk is a problem of this host.
+        let is_of_disk = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        Failure::new(if is_of_disk { Reason::MoveFailed } else { Reason::InvalidRequest }, message)
     })
 }
 

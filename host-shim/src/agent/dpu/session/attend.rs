@@ -80,7 +80,7 @@ pub(in crate::agent) async fn attend(
                     unanswered_since = None;
                     match message {
                         Some(Message::VfOffers(offers)) => session.note_offers(offers),
-                        Some(Message::Unrecorded(differences)) => session.note_unrecorded(differences),
+                        Some(Message::Unrecorded(found)) => session.note_unrecorded(found),
                         Some(message) => {
                             if let Message::NetworkChanged(changed) = &message {
                                 session.note_network(changed);
