@@ -348,6 +348,18 @@ fn repeated_add_with_other_options_is_refused() {
 }
 
 #[test]
+fn unwritable_device_info_path_is_the_callers_mistake() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let mut configuration = lab.configuration("blue");
+    configuration["runtimeConfig"] = json!({ "CNIDeviceInfoFile": lab.path() });
+    let add = Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+    lab.execute(&add).fails(100, &["device-info file"]);
+    lab.assert_clean_slate();
+    assert_eq!(lab.operator().fault("MOVE_FAILED"), None);
+}
+
+#[test]
 fn exhausted_pool_is_named_and_status_succeeds() {
     let lab = Lab::start(&Settings::with_vfs(2));
     let pods: Vec<_> = (0..3).map(|_| Netns::new("pod")).collect();
