@@ -120,7 +120,7 @@ findings! {
     /// A certificate in use expires soon, or has expired.
     CertificateExpires = "CERTIFICATE_EXPIRES", "renew it: the files are read again by themselves";
     /// A problem of the service that `dpuctl status` reports.
-    ServiceProblem = "SERVICE_PROBLEM", "repair what the message names; the service's log has the time of its start";
+    ServiceProblem = "SERVICE_PROBLEM", "repair what the message names; the service's log says when it began";
 }
 
 impl FindingCode {

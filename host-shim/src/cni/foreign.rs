@@ -70,7 +70,7 @@ const KEYS: [(&str, Instead); 29] = [
     ("ingressBurst", LIMITS),
     ("ingressRate", LIMITS),
     ("interface_type", MADE_BY_DPU),
-    ("ipam", Instead::Setting(Setting::new("subnets", "subnet"))),
+    ("ipam", Instead::Setting(Setting::named("subnets"))),
     ("kernelpath", CHOSEN),
     ("link_state", Instead::Words("the link is up while the VF is")),
     ("master", CHOSEN),
