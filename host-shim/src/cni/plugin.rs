@@ -137,7 +137,9 @@ fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             ("did not answer in time".into(), look)
         }
-        io::ErrorKind::NotFound => ("is not running, or its socket was deleted: there is no such socket".into(), start),
+        io::ErrorKind::NotFound => {
+            ("is not running, or its socket was deleted: there is no such socket".into(), start)
+        }
         io::ErrorKind::ConnectionRefused => match other_than_socket(socket) {
             Some(found) => (format!("can't be reached: that is {found}, no socket"), SAME_SOCKET),
             None => ("is not running: no process listens on the socket".into(), start),
