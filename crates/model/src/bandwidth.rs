@@ -1,5 +1,6 @@
 //! Rate limits.
 
+use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use super::is_zero;
@@ -19,6 +20,30 @@ pub struct Bandwidth {
     /// The guaranteed share of what the pod sends. 0: none.
     #[serde(skip_serializing_if = "is_zero")]
     pub egress_share: u64,
+}
+
+impl From<Bandwidth> for v1::Bandwidth {
+    fn from(bandwidth: Bandwidth) -> Self {
+        Self {
+            ingress_rate: bandwidth.ingress_rate,
+            ingress_burst: bandwidth.ingress_burst,
+            egress_rate: bandwidth.egress_rate,
+            egress_burst: bandwidth.egress_burst,
+            egress_share: bandwidth.egress_share,
+        }
+    }
+}
+
+impl From<v1::Bandwidth> for Bandwidth {
+    fn from(bandwidth: v1::Bandwidth) -> Self {
+        Self {
+            ingress_rate: bandwidth.ingress_rate,
+            ingress_burst: bandwidth.ingress_burst,
+            egress_rate: bandwidth.egress_rate,
+            egress_burst: bandwidth.egress_burst,
+            egress_share: bandwidth.egress_share,
+        }
+    }
 }
 
 /// The limit of what all pods of a network may send together through one card.

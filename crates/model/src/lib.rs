@@ -1,7 +1,7 @@
 //! The domain's types, and the checks of them: networks and what is in them, attachments, and what hosts request.
 //!
-//! Pure: no I/O, no clock. The journal stores these types as JSON; the service's `api::convert` turns them into the
-//! API's messages.
+//! Pure: no I/O, no clock. The journal stores these types as JSON. What host and service both turn into parts of API
+//! messages has its conversion here; the service's `api::convert` has the others, and the checks of what it reads.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

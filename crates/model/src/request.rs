@@ -63,18 +63,6 @@ impl From<InterfaceRequest> for v1::AttachRequest {
     }
 }
 
-impl From<Bandwidth> for v1::Bandwidth {
-    fn from(bandwidth: Bandwidth) -> Self {
-        Self {
-            ingress_rate: bandwidth.ingress_rate,
-            ingress_burst: bandwidth.ingress_burst,
-            egress_rate: bandwidth.egress_rate,
-            egress_burst: bandwidth.egress_burst,
-            egress_share: bandwidth.egress_share,
-        }
-    }
-}
-
 /// An attach request, parsed and checked for form, but not yet against networks and pools.
 #[derive(Clone, Debug)]
 pub struct AttachSpec {

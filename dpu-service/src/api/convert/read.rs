@@ -291,20 +291,10 @@ const IP_ADDRESS: &str = "an IP address, such as 10.1.0.5 or fd00::5";
 const PREFIX: &str = "a prefix in CIDR notation, such as 10.1.0.0/16";
 
 fn requested_bandwidth(asked: Option<v1::Bandwidth>) -> Result<Bandwidth, Failure> {
-    let bandwidth = bandwidth(asked.unwrap_or_default());
+    let bandwidth = asked.unwrap_or_default().into();
     match check_bandwidth(&bandwidth, LimitsOf::Pod).into_iter().next() {
         Some(problem) => Err(invalid(problem)),
         None => Ok(bandwidth),
-    }
-}
-
-fn bandwidth(bandwidth: v1::Bandwidth) -> Bandwidth {
-    Bandwidth {
-        ingress_rate: bandwidth.ingress_rate,
-        ingress_burst: bandwidth.ingress_burst,
-        egress_rate: bandwidth.egress_rate,
-        egress_burst: bandwidth.egress_burst,
-        egress_share: bandwidth.egress_share,
     }
 }
 
@@ -371,7 +361,7 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         rules: collect(&network.rules, rule)?,
         sysctls: sysctls(network.sysctls.unwrap_or_default()),
         dns: dns(network.dns.unwrap_or_default())?,
-        bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
+        bandwidth: network.bandwidth.unwrap_or_default().into(),
         total_egress_rate: network.total_egress_rate,
         anti_spoofing: optional(&network.anti_spoofing, |text| named("anti_spoofing", text))?
             .unwrap_or_default(),
