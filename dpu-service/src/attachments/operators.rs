@@ -67,13 +67,10 @@ impl<'a> Operators<'a> {
     }
 
     pub fn attachments_by_state(self) -> [(AttachmentState, usize); 5] {
-        let mut numbers = AttachmentState::ALL.map(|state| (state, 0));
         let registry = self.0.registry();
-        for entry in registry.entries().iter().filter(|entry| entry.is_recorded()) {
-            let state = registry.shown(entry).state;
-            numbers.iter_mut().filter(|(of, _)| *of == state).for_each(|(_, number)| *number += 1);
-        }
-        numbers
+        let recorded = registry.entries().iter().filter(|entry| entry.is_recorded());
+        let found: Vec<_> = recorded.map(|entry| registry.shown(entry).state).collect();
+        AttachmentState::ALL.map(|state| (state, found.iter().filter(|it| **it == state).count()))
     }
 
     /// The number of attachments, including those not recorded yet.

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_host_has_no_other_differences() {
+    fn silent_host_has_no_other_findings() {
         let mut comparison = in_order();
         comparison.hosts[0].found = Err("it did not answer within 2s".into());
         assert_found(&comparison, &["HOST_NOT_EXAMINED"]);

@@ -43,13 +43,14 @@ impl Delegation {
         chain: Chain,
     ) -> Result<Self, Failure> {
         let interface = &all[place];
+        let requested = &interface.interface;
         let chain = chain.of_caller(&add.folders);
-        let mut wishes = wishes(&interface.interface);
+        let mut wishes = wishes(requested);
         let lease = lease(interface, &chain);
         if lease.is_some() {
             wishes.remove("ips");
         }
-        refuse_what_nobody_does(&interface.interface, &chain.network)?;
+        refuse_without_capability(requested, &chain.network)?;
         for wish in wishes.keys() {
             if !chain.plugins.iter().any(|plugin| has_capability(plugin, wish)) {
                 let why =
@@ -135,8 +136,8 @@ fn port_mapping(mapping: &PortMapping) -> Value {
     })
 }
 
-/// What no convention has a word for.
-fn refuse_what_nobody_does(requested: &InterfaceRequest, network: &str) -> Result<(), Failure> {
+/// Refuses requests for which CNI's conventions have no capability.
+fn refuse_without_capability(requested: &InterfaceRequest, network: &str) -> Result<(), Failure> {
     let refused = [
         ("allowedSources", !requested.allowed_sources.is_empty()),
         ("a VF", requested.device.is_some()),

@@ -269,7 +269,7 @@ impl Examiner {
             examined.vfs.contains_key(device) || self.vfs().records().by_device(device).is_some()
         };
         for other in self.vfs().host().cards().others(&is_known) {
-            let told = told::difference_of_other(&other);
+            let told = told::finding_of_other(&other);
             examined.away.extend(told.map(|told| (other.identity.device.clone(), told)));
             examined.insert(found_without_netdev(&other));
         }
@@ -416,8 +416,7 @@ mod tests {
             VfIdentity { id: "c1pf0vf2".parse().unwrap(), device: "0000:03:00.4".into() };
         let told = |whereabouts| {
             let other = OtherVf { identity: identity.clone(), whereabouts };
-            let finding =
-                told::difference_of_other(&other).map(|found| (found.code, found.subject));
+            let finding = told::finding_of_other(&other).map(|found| (found.code, found.subject));
             (found_without_netdev(&other).place(), finding)
         };
         let found =

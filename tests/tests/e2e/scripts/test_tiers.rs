@@ -20,7 +20,7 @@ cat >target/nextest/unit/junit.xml <<'REPORT'
             <failure message="thread &apos;pool::gives_each_once&apos; panicked at pool.rs:7:5" type="test failure with exit code 101">thread &apos;pool::gives_each_once&apos; panicked at pool.rs:7:5:
 assertion failed: first &lt; second
 stack backtrace:
-   0: nobody wants to read this</failure>
+   0: a frame of the test's runner</failure>
         </testcase>
         <testcase name="pool::takes_back" classname="ipam" time="0.1"/>
         <testcase name="pool::is_full" classname="ipam" time="0.1"/>

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// That a VF has no netdev that could be had.
-pub(super) fn difference_of_other(other: &OtherVf) -> Option<Finding> {
+pub(super) fn finding_of_other(other: &OtherVf) -> Option<Finding> {
     let VfIdentity { id, device } = &other.identity;
     let subject = id.to_string();
     match other.whereabouts {
